@@ -347,11 +347,13 @@ $$;
 comment on function refuse_webhook_delivery() is 'Refuses a delivery that is outside a limit, and names the field, its value and the remedy.';
 
 -- The body is larger than the payload by its envelope: the event type and a time, for which 4096 bytes are allowed.
+-- The condition must not begin with "not between": PostgreSQL would print it otherwise after a pg_restore, and `leasehold
+-- doctor` would take it for changed.
 create trigger webhook_limits before insert on webhook_outbox for each row
   when (
-    octet_length(new.event_type) not between 1 and 255
+    octet_length(new.body) > 266240
+    or octet_length(new.event_type) not between 1 and 255
     or octet_length(new.ordering_key) not between 1 and 1024
-    or octet_length(new.body) > 266240
     or octet_length(new.headers::text) > 16384
     or new.headers @? '$.**{101}'
     or new.next_attempt_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'

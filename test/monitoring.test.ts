@@ -159,7 +159,27 @@ describe('alert rules', () => {
       ).toEqual([])
       expect(unknownLabels(expr), alert).toEqual([])
       expect(['warning', 'critical'], alert).toContain(labels['severity'])
-      expect(Object.keys(annotations).toSorted(), alert).toEqual(['runbook', 'summary'])
+      expect(Object.keys(annotations).toSorted(), alert).toEqual(['runbook', 'runbook_url', 'summary'])
+    }
+  })
+
+  it('every rule leads to a section of the runbooks, which names it', async () => {
+    const page = await readFile(new URL('../docs/operations/runbooks.md', import.meta.url), 'utf8')
+    const sections = page.split(/^## /m).map((text): [string, string] => {
+      const [title = ''] = text.split('\n')
+      return [
+        title
+          .toLowerCase()
+          .replaceAll(/[^\w ]/g, '')
+          .replaceAll(' ', '-'),
+        text,
+      ]
+    })
+    const named = new Map(sections)
+    for (const { alert, annotations } of rules) {
+      const [path, anchor = ''] = (annotations['runbook_url'] ?? '').split('#')
+      expect(path, alert).toBe('docs/operations/runbooks.md')
+      expect(named.get(anchor), alert).toContain(`\`${alert}\``)
     }
   })
 

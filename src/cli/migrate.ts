@@ -4,15 +4,32 @@
  */
 import type { LoadedSettings } from '../config/load.ts'
 import { LeaseholdError } from '../errors.ts'
-import { applyRoles, migrate, type Migrated, missingRoles, rolesSql } from '../postgres/index.ts'
-import type { Run } from './command.ts'
+import {
+  applyRoles,
+  migrate,
+  type Migrated,
+  migrationsSql,
+  missingRoles,
+  rolesSql,
+} from '../postgres/index.ts'
+import { type Run, UsageError } from './command.ts'
 import { withRegistry, withRunningDatabase } from './database.ts'
-import { isSet } from './flags.ts'
+import { isSet, wholeFlag } from './flags.ts'
 import { printableJson } from './output.ts'
 
 export async function runMigrate({ loaded, flags, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
   refuseGuess(loaded)
+  const after = wholeFlag(flags, 'after', Number.MAX_SAFE_INTEGER)
+  if (isSet(flags, 'print')) {
+    if (flags['buckets'] !== undefined || isSet(flags, 'citus') || isSet(flags, 'json'))
+      throw new UsageError(
+        '--print prints the migrations alone: give --buckets, --citus or --json without it',
+      )
+    print(await migrationsSql({ schema, ...(after === undefined ? {} : { after }) }))
+    return 0
+  }
+  if (after !== undefined) throw new UsageError('--after belongs to --print')
   const buckets = bucketsIn(flags)
   const { migrated, missing } = await withRunningDatabase(
     loaded,

@@ -1,10 +1,12 @@
 /** The commands for operators that concern no application: keys, settings, changes, audit, completion. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { beforeEach, describe, expect, it } from 'vitest'
+import { Client } from 'pg'
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { type Called, useCommandLine } from '../../test/support/command-line.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { describeSchema } from '../postgres/index.ts'
 
 const { spawnNode } = useProcesses()
 const { url, db, directory, call: callWith } = useCommandLine()
@@ -168,6 +170,51 @@ it('migrate and roles print one document with --json', async () => {
   })
   const { roles } = JSON.parse((await call('roles', '--json')).stdout)
   expect(roles).toContain('leasehold_api')
+})
+
+describe('migrate --print', () => {
+  const whole = 'printed_whole'
+  const parts = 'printed_in_parts'
+  let client: Client
+  beforeAll(async () => {
+    client = new Client({ connectionString: url })
+    await client.connect()
+  })
+  afterAll(async () => client.end())
+
+  it('the printed SQL leaves the schema and the ledger that migrate leaves, and the search_path as it was', async () => {
+    await client.query('set search_path to public')
+    await client.query(
+      (await callWith(['migrate', '--print', '--schema', whole], { databaseUrl: '' })).stdout,
+    )
+    expect((await client.query('show search_path')).rows).toEqual([{ search_path: 'public' }])
+    expect(await describeSchema(db, whole)).toBe(await describeSchema(db, 'leasehold'))
+    expect(JSON.parse((await call('migrate', '--schema', whole, '--json')).stdout)).toMatchObject({
+      applied: [],
+      ahead: [],
+    })
+    const { findings } = JSON.parse((await call('doctor', '--schema', whole, '--json')).stdout)
+    expect(findings.filter(({ check }: { check: string }) => check.startsWith('schema-'))).toEqual([])
+  })
+
+  it('--after prints what a database of that version lacks', async () => {
+    const { stdout: all } = await call('migrate', '--print', '--schema', parts)
+    await client.query(all.slice(0, all.indexOf('-- 006_roles.sql')))
+    await client.query((await call('migrate', '--print', '--after', '5', '--schema', parts)).stdout)
+    expect(await describeSchema(db, parts)).toBe(await describeSchema(db, 'leasehold'))
+  })
+
+  it.each([
+    [['--print', '--buckets', '64'], 2, '--print prints the migrations alone'],
+    [['--after', '1'], 2, '--after belongs to --print'],
+    [['--print', '--after', '1000'], 1, 'Give a version of this release, from 0 to '],
+  ])('refuses %j', async (flags, code, message) => {
+    expect(await call('migrate', ...flags)).toMatchObject({
+      code,
+      stdout: '',
+      stderr: expect.stringContaining(message),
+    })
+  })
 })
 
 describe('completion', () => {

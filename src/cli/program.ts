@@ -174,6 +174,8 @@ function addCommands(program: Command, define: Define): void {
           '--citus',
           'distribute the tables with Citus, by their buckets (default: 64), while nobody uses them',
         )
+        .option('--print', 'print the SQL instead, for another migration tool; needs no database')
+        .option('--after <version>', 'with --print: only the migrations after this version')
         .option(...JSON_FLAG),
   )
   define(

@@ -17,6 +17,7 @@ import {
 import { openLeaseStore } from '../lease/index.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 import { migrate } from '../postgres/migrate.ts'
+import { describeSchema } from '../postgres/schema.ts'
 import { outboxTable } from './table.ts'
 
 const { url } = useDatabase()
@@ -221,6 +222,8 @@ describe.skipIf(programs === undefined)('LIFE-18: after pg_dump and pg_restore',
         dump,
       )
       expect(await outboxStates(target)).toEqual(before)
+      // Otherwise `leasehold doctor` would find a difference.
+      expect(await describeSchema(target, 'leasehold')).toBe(await describeSchema(source, 'leasehold'))
       await target.query({ text: `select leasehold.enqueue('new', '{}', 'k')` })
       expect(await publishRestored(target, withDatabase(server.url, 'target'))).toEqual({
         ...AFTER_RESTORE,

@@ -26,7 +26,14 @@ export {
 export { isUnavailable } from './failures.ts'
 export { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
 export { Listener, type ListenerEvent, type ListenerOptions } from './listener.ts'
-export { migrate, type MigrateOptions, type Migrated, type MigrationEvent } from './migrate.ts'
+export {
+  migrate,
+  type MigrateOptions,
+  type Migrated,
+  type MigrationEvent,
+  migrationsSql,
+  type PrintOptions,
+} from './migrate.ts'
 export { isPermissionDenied, type NeededRole } from './permissions.ts'
 export { applyRoles, missingRoles, type RoleOptions, rolesSql } from './roles.ts'
 export { describeSchema, SCHEMA_FILE_HEADER } from './schema.ts'

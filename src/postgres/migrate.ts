@@ -442,22 +442,66 @@ async function createLedger(tx: Queryable, schema: string, file: MigrationFile):
       throw failed(cause, file, '', remedy)
     })
   }
-  if (ledger) return
-  await tx.query({
-    text: `
-      create table ${table} (
-        version int primary key,
-        name text not null,
-        checksum text not null,
-        applied_at timestamptz not null default now()
-      );
-      comment on table ${table} is 'The migrations that were applied. Written by Leasehold only.';
-      comment on column ${table}.version is 'The number the file starts with.';
-      comment on column ${table}.name is 'The rest of the file''s name.';
-      comment on column ${table}.checksum is 'SHA-256 of the file as it was applied, with LF line ends.';
-      comment on column ${table}.applied_at is 'When it was applied, by the clock of the database.';
-    `,
-  })
+  if (!ledger) await tx.query({ text: ledgerSql(table) })
+}
+
+function ledgerSql(table: string): string {
+  return `create table ${table} (
+  version int primary key,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default now()
+);
+comment on table ${table} is 'The migrations that were applied. Written by Leasehold only.';
+comment on column ${table}.version is 'The number the file starts with.';
+comment on column ${table}.name is 'The rest of the file''s name.';
+comment on column ${table}.checksum is 'SHA-256 of the file as it was applied, with LF line ends.';
+comment on column ${table}.applied_at is 'When it was applied, by the clock of the database.';`
+}
+
+export interface PrintOptions {
+  /** The schema of all objects. Default `leasehold`. */
+  readonly schema?: string
+  /** The version that the database has: only later migrations are printed. Default 0, which is none. */
+  readonly after?: number
+}
+
+/**
+ * The migrations as SQL for another migration tool. It leaves the tables and the ledger as `migrate` does. It neither
+ * begins nor commits, because such tools run a file in a transaction of their own; the search_path is therefore set for the
+ * session, and set back at the end.
+ */
+export async function migrationsSql({ schema = 'leasehold', after = 0 }: PrintOptions = {}): Promise<string> {
+  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  if (after > files.length) {
+    throw new LeaseholdError('SETTING_INVALID', `after is ${after}.`, {
+      remedy: `Give a version of this release, from 0 to ${files.length}.`,
+    })
+  }
+  const name = quoteIdentifier(schema)
+  const ledger = quoteQualified(schema, 'migrations')
+  const missing = files.filter(({ version }) => version > after)
+  return [
+    `-- The migrations of Leasehold ${after === 0 ? '' : `after version ${after}, `}up to version ${files.length}. Run them in one transaction, as the owner of the schema.`,
+    ...(after === 0 ? [schemaSql(schema), ledgerSql(ledger)] : []),
+    `select set_config('leasehold.search_path', current_setting('search_path'), false);\nset search_path to ${name}, pg_temp;`,
+    ...missing.map(
+      (file) =>
+        `-- ${file.file}\n\n${file.text.trim()}\n\ninsert into ${ledger} (version, name, checksum) values (${file.version}, ${quoteLiteral(file.name)}, ${quoteLiteral(file.checksum)});`,
+    ),
+    `select set_config('search_path', current_setting('leasehold.search_path'), false);\n`,
+  ].join('\n\n')
+}
+
+/** As in `createLedger`: a schema that exists needs no privilege to create one. */
+function schemaSql(schema: string): string {
+  return `do $$
+begin
+  if to_regnamespace(${quoteLiteral(quoteIdentifier(schema))}) is null then
+    create schema ${quoteIdentifier(schema)};
+  end if;
+end
+$$;`
 }
 
 /** Versions go up by one. A gap can only be made by hand, and then the state of the database is unknown. */
