@@ -28,8 +28,7 @@ it('REC-17: the Makefile has targets to build, start, scale and stop the service
 
 it('REC-17: the commands of the README have targets', async () => {
   const readme = await projectFile('README.md')
-  for (const target of ['demo', 'test'])
-    expect(readme).toContain(`\n    ${await make('--dry-run', target)}\n`)
+  for (const target of ['demo', 'test']) expect(readme).toContain(`\`${await make('--dry-run', target)}\``)
 })
 
 it('REC-17: make without a target changes nothing and lists the targets', async () => {
