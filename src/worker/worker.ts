@@ -134,6 +134,18 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#loop.wake(workers)
   }
 
+  /**
+   * Resolves when no row is in flight, and a claim that was sent after this call found none. While the worker is paused it
+   * does not claim, and this waits. For tests: what is due has been processed.
+   */
+  async idle(): Promise<void> {
+    const isResting = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
+    await this.#until(isResting, Number.POSITIVE_INFINITY)
+    const before = this.#loop.emptyScans
+    this.wake()
+    await this.#until(() => isResting() && this.#loop.emptyScans > before, Number.POSITIVE_INFINITY)
+  }
+
   /** Applies settings that have been checked as a whole. */
   change(settings: WorkerSettings): void {
     const wasPaused = this.#settings.paused
