@@ -139,11 +139,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
    * does not claim, and this waits. For tests: what is due has been processed.
    */
   async idle(): Promise<void> {
-    const isResting = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
-    await this.#until(isResting, Number.POSITIVE_INFINITY)
-    const before = this.#loop.emptyScans
-    this.wake()
-    await this.#until(() => isResting() && this.#loop.emptyScans > before, Number.POSITIVE_INFINITY)
+    for (;;) {
+      await this.#until(() => this.inFlight === 0 && !this.#loop.isClaiming, Number.POSITIVE_INFINITY)
+      const before = this.#loop.emptyScans
+      this.wake()
+      const isEmpty = (): boolean => this.#loop.emptyScans > before
+      await this.#until(() => isEmpty() || this.inFlight > 0, Number.POSITIVE_INFINITY)
+      if (isEmpty() && this.inFlight === 0) return
+    }
   }
 
   /** Applies settings that have been checked as a whole. */
