@@ -38,6 +38,7 @@ export async function pay(tx, order, total) {
 export function receipts(mailer) {
   return relay({
     publisher: handlers({ 'order.paid': async ({ payload }) => mailer.send(`receipt for ${payload.order}`) }),
+    retry: { firstMs: 60_000 },
   })
 }
 

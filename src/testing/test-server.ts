@@ -41,10 +41,14 @@ const ENTRY = fileURLToPath(
   ),
 )
 
+/** A server may stop at the moment when it is found. */
+const MAX_ATTEMPTS = 10
+const OWN_SERVER = 'To use a server of your own in tests, set TEST_DATABASE_URL.'
+
 /** Holds the server of this project, which is started if it does not run. */
 export async function holdTestServer(): Promise<ServerHold> {
   const directory = await serverDirectory()
-  for (;;) {
+  for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
     const hold = await connect(directory)
     if (hold !== undefined) return hold
     await makeDirectory(filesOf(directory))
@@ -60,6 +64,11 @@ export async function holdTestServer(): Promise<ServerHold> {
     await release()
     if (started.hold !== undefined) return started.hold
   }
+  throw new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The embedded server for tests in ${directory} ended as soon as it had started, ${MAX_ATTEMPTS} times.`,
+    { remedy: OWN_SERVER },
+  )
 }
 
 /** One for each user, project and installed version, so that neither schemas nor programs of several are mixed. */
@@ -161,7 +170,5 @@ function failure(output: string): LeaseholdError {
   // It was written by `server-process.ts`.
   const { code, message } = JSON.parse(output) as Failure
   const known = ERROR_CODES.find((each) => each === code) ?? 'EMBEDDED_FAILED'
-  return new LeaseholdError(known, message, {
-    remedy: 'To use a server of your own in tests, set TEST_DATABASE_URL.',
-  })
+  return new LeaseholdError(known, message, { remedy: OWN_SERVER })
 }
