@@ -42,6 +42,7 @@ export const ERROR_CODES = [
   'IDEMPOTENCY_CONFLICT',
   'TOO_MANY_REQUESTS',
   'DASHBOARD_MISSING',
+  'DRAIN_INCOMPLETE',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

@@ -97,6 +97,7 @@ export class WorkerLoop<Row extends object> {
   #settlementFailed = false
   /** Since the table was last drained, a claim may have passed over suspects. */
   #skippedSuspects = false
+  #emptyScans = 0
   readonly #claimSuspect = (): void => this.claimSoon()
 
   constructor(options: WorkerLoopOptions<Row>) {
@@ -125,6 +126,11 @@ export class WorkerLoop<Row extends object> {
   /** A claim was sent, and what it takes is not known yet. */
   get isClaiming(): boolean {
     return this.#timing.claims > 0
+  }
+
+  /** How often there was nothing to claim: a scan found no row, or no group had room and none was about to have. */
+  get emptyScans(): number {
+    return this.#emptyScans
   }
 
   /** No statement has succeeded since the last one failed. */
@@ -322,8 +328,12 @@ export class WorkerLoop<Row extends object> {
     if (open.groups.length > 0) {
       if (open.recheckInMs < Infinity) this.#timing.expect(now + open.recheckInMs)
     } else if (open.recheckInMs < pollMs) this.#timing.rest(now + open.recheckInMs)
-    // Room that comes with time, such as that of a circuit that was open, is found by a poll at the latest.
-    else this.#timing.restUntilPoll(now, pollMs)
+    else {
+      // Room that comes with time, such as that of a circuit that was open, is found by a poll at the latest.
+      this.#timing.restUntilPoll(now, pollMs)
+      this.#emptyScans += 1
+      this.#signal.notify()
+    }
     return { groups: open, room: Math.min(wanted, roomIn(open)) }
   }
 
@@ -430,6 +440,8 @@ export class WorkerLoop<Row extends object> {
     const { events, settings, isWoken, gate, inFlight } = this.#options
     if (!turn.continueOnly)
       this.#timing.scanned({ more, drained }, this.#now(), { ms: settings().pollMs, woken: isWoken() })
+    const isRoomSoon = (turn.groups?.recheckInMs ?? Number.POSITIVE_INFINITY) < settings().pollMs
+    if (claimed.length === 0 && drained && !turn.continueOnly && !isRoomSoon) this.#emptyScans += 1
     // It was sent before something became claimable, and need not have seen it.
     if (turn.claimsRequested !== this.#claimsRequested) this.#claimNow('time')
     // A claim that scanned for nothing does not know of a backlog.

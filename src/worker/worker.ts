@@ -134,6 +134,21 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#loop.wake(workers)
   }
 
+  /**
+   * Resolves when no row is in flight, and a claim that was sent after this call found none. While the worker is paused it
+   * does not claim, and this waits. For tests: what is due has been processed.
+   */
+  async idle(): Promise<void> {
+    for (;;) {
+      await this.#until(() => this.inFlight === 0 && !this.#loop.isClaiming, Number.POSITIVE_INFINITY)
+      const before = this.#loop.emptyScans
+      this.wake()
+      const isEmpty = (): boolean => this.#loop.emptyScans > before
+      await this.#until(() => isEmpty() || this.inFlight > 0, Number.POSITIVE_INFINITY)
+      if (isEmpty() && this.inFlight === 0) return
+    }
+  }
+
   /** Applies settings that have been checked as a whole. */
   change(settings: WorkerSettings): void {
     const wasPaused = this.#settings.paused

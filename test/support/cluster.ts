@@ -6,6 +6,7 @@ import { startEmbedded } from '../../src/embedded/index.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 import { quoteIdentifier } from '../../src/postgres/identifiers.ts'
 import { migrate } from '../../src/postgres/migrate.ts'
+import { FAST_SETTINGS } from '../../src/testing/test-server.ts'
 import { withAdmin, withDatabase } from './admin.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 import { freePort } from './free-port.ts'
@@ -23,12 +24,8 @@ declare module 'vitest' {
   }
 }
 
-/** Without durability, which costs time and which no test needs. */
-const FAST_SETTINGS = {
-  fsync: 'off',
-  synchronous_commit: 'off',
-  full_page_writes: 'off',
-  max_connections: '300',
+const SETTINGS = {
+  ...FAST_SETTINGS,
   shared_buffers: '512MB',
   // Its files may be in memory.
   max_wal_size: '1GB',
@@ -87,7 +84,7 @@ async function openCluster(): Promise<Cluster> {
   try {
     // On TCP as well, because the proxies, the pooler and postgres.js of the tests do not use Unix sockets.
     const port = String(await freePort())
-    const settings = { ...FAST_SETTINGS, listen_addresses: '127.0.0.1', port }
+    const settings = { ...SETTINGS, listen_addresses: '127.0.0.1', port }
     const server = await startEmbedded({ directory, settings })
     const { password } = new URL(server.url)
     return {
