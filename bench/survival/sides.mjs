@@ -129,17 +129,16 @@ function graphileWorker(worker) {
         },
       })
       // As its documentation does it. It handles SIGTERM itself, and ends the process when it has released its jobs.
-      runner.promise.then(
-        () => {
+      runner.promise
+        .then(() => {
           // Nothing keeps a program alive whose runner has ended; here, the channel to the bench would.
           trouble('the runner ended')
           process.disconnect()
-        },
-        (error) => {
+        })
+        .catch((error) => {
           trouble(`the runner ended: ${error.message}`)
           process.exit(1)
-        },
-      )
+        })
     },
 
     // What is done is deleted.
