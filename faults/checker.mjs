@@ -65,7 +65,7 @@ const READERS = {
   begun: (facts, { tx }, position) => facts.transactions.set(tx, { begun: position, rows: [] }),
   written: (facts, line) => {
     facts.written.set(line.row, line)
-    facts.transactions.get(line.tx).rows.push(line.row)
+    facts.transactions.get(line.tx).rows.push(line)
   },
   committed: (facts, { tx }, position) => endTransaction(facts, tx, 'committed', position),
   rolledBack: (facts, { tx }, position) => endTransaction(facts, tx, 'rolledBack', position),
@@ -101,9 +101,20 @@ const leaseOf = ({ row, token, worker }) => `${row}/${token}/${worker}`
 const isFinished = ({ status }) => status === 'PUBLISHED' || status === 'DEAD'
 const nameOf = ({ row, key }) => `row ${row}${key ? ` (key ${key})` : ''}`
 
+/**
+ * What is in the final table of what a transaction wrote. Its number is not enough: after a crash PostgreSQL may give a
+ * number again that only a transaction had which was never committed.
+ */
+function finalOf({ rows }, { row, eventId }) {
+  const final = rows.get(row)
+  return final?.eventId === eventId ? final : undefined
+}
+
 /** Whether the rows of this transaction exist. Of an unknown outcome the final table decides. */
 function exists(facts, { outcome, rows }) {
-  return outcome === 'unknown' ? rows.some((row) => facts.rows.has(row)) : outcome === 'committed'
+  return outcome === 'unknown'
+    ? rows.some((written) => finalOf(facts, written) !== undefined)
+    : outcome === 'committed'
 }
 
 function* neverFired({ fired }) {
@@ -118,9 +129,8 @@ function wasLostByRestore({ restored }, { row }, transaction) {
 function* lost(facts) {
   for (const transaction of facts.transactions.values()) {
     if (!exists(facts, transaction)) continue
-    for (const row of transaction.rows) {
-      const written = facts.written.get(row)
-      const final = facts.rows.get(row)
+    for (const written of transaction.rows) {
+      const final = finalOf(facts, written)
       if (final === undefined) {
         if (!wasLostByRestore(facts, written, transaction))
           yield `${nameOf(written)} was committed and is not in the table`
@@ -155,15 +165,18 @@ function* rolledBack(facts) {
   }
   for (const transaction of facts.transactions.values()) {
     const { outcome, rows } = transaction
-    const inTable = rows.filter((row) => facts.rows.has(row))
+    const inTable = rows.filter((written) => finalOf(facts, written) !== undefined)
     if (outcome === 'unknown' && inTable.length > 0 && inTable.length < rows.length && !facts.restored)
-      yield `of the rows ${rows.join(', ')} of one transaction only ${inTable.join(', ')} are in the table`
+      yield `of the rows ${numbers(rows)} of one transaction only ${numbers(inTable)} are in the table`
     if (exists(facts, transaction) || wasRestored(facts, transaction)) continue
-    for (const row of inTable) yield `row ${row} was rolled back and is in the table`
-    for (const row of rows) if (facts.attempts.has(row)) yield `row ${row} was rolled back and was published`
+    for (const { row } of inTable) yield `row ${row} was rolled back and is in the table`
+    for (const { row, eventId } of rows)
+      if (facts.attempts.get(row)?.some((attempt) => attempt.eventId === eventId))
+        yield `row ${row} was rolled back and was published`
   }
 }
 
+const numbers = (rows) => rows.map(({ row }) => row).join(', ')
 const wasRestored = ({ restored }, { outcome, begun }) =>
   restored !== undefined && outcome === 'unknown' && begun < restored.position
 

@@ -95,6 +95,21 @@ function withEarlierAttempt(...why) {
 }
 
 describe('the checker has no objection', () => {
+  it('to a number that a transaction had which died with the server, and that another one was given', () => {
+    const [run, ...rest] = goodHistory()
+    const crashed = [
+      { type: 'begun', tx: 0 },
+      { type: 'written', tx: 0, row: '1', eventId: 'e0', key: 'b' },
+      { type: 'rolledBack', tx: 0 },
+    ]
+    expect(check([run, ...crashed, ...rest]).objections).toEqual([])
+    const published = { type: 'attempt', ...lease('1', '1', 'w1'), eventId: 'e0' }
+    expect(check([run, ...crashed, published, ...rest]).objections).toContainEqual({
+      rule: 'rolled back',
+      text: 'row 1 was rolled back and was published',
+    })
+  })
+
   it('to a run in which everything was published once, in order', () => {
     expect(check(goodHistory())).toEqual({
       objections: [],
