@@ -311,7 +311,7 @@ async function sqlParts() {
       [
         shortType(type),
         ...(notNull ? ['not null'] : []),
-        ...(given ? [`default ${code(shortType(given))}`] : []),
+        ...(given ? [`default ${code(shortType(given).replace(/::[a-z ]+$/, ''))}`] : []),
       ].join(', '),
       prose(comments.get(`column ${name}.${column}`) ?? ''),
     ])

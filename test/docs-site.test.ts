@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process'
-import { readFile, readdir, stat } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { expect, it } from 'vitest'
+import { expect, it, onTestFinished } from 'vitest'
 import {
   addressOf,
   anchorsOf,
@@ -87,17 +88,18 @@ it('links, anchors and code are told apart as a Markdown parser does', () => {
 
 it('the site is built, without dead links, and loads nothing from other hosts', async () => {
   await installed('docs')
-  const directory = join(ROOT, 'docs')
-  await promisify(execFile)(process.execPath, ['node_modules/vitepress/bin/vitepress.js', 'build'], {
-    cwd: directory,
-  })
-  const site = join(directory, '.vitepress/dist')
+  const site = await mkdtemp(join(tmpdir(), 'leasehold-docs-'))
+  onTestFinished(async () => rm(site, { recursive: true, force: true }))
+  const args = ['node_modules/vitepress/bin/vitepress.js', 'build', '--outDir', site]
+  await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'docs') })
   for (const { path } of pages) {
-    const address = addressOf(path)
-    const html = await readFile(
-      join(site, `${address.endsWith('/') ? `${address}index` : address}.html`),
-      'utf8',
-    )
+    const address = addressOf(path).replace(/\/$/, '/index')
+    const html = await readFile(join(site, `${address}.html`), 'utf8')
     expect(html, path).not.toMatch(/<(?:script|link|img|iframe)[^>]+(?:src|href)="(?:https?:)?\/\//)
   }
+  // Pages link to sources and examples, of which the site has copies.
+  expect(await readFile(join(site, 'files/model/lease.tla.txt'), 'utf8')).toBe(
+    await projectFile('model/lease.tla'),
+  )
+  expect(await readFile(join(site, 'llms.txt'), 'utf8')).toBe(await projectFile('docs/public/llms.txt'))
 })

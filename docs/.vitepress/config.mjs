@@ -58,6 +58,10 @@ export default defineConfig({
     },
   },
   transformPageData: (page) => {
+    const { hero, features = [] } = page.frontmatter
+    if (hero !== undefined) hero.actions = hero.actions.filter(({ link }) => byAddress.has(link))
+    for (const { link } of features)
+      if (!byAddress.has(link)) throw new Error(`${page.filePath} has a dead link: ${link}`)
     const { description } = byAddress.get(addressOf(page.filePath)) ?? {}
     return description === undefined ? {} : { description }
   },

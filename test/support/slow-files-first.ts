@@ -33,6 +33,7 @@ const SLOW_FILES = [
   'src/webhooks/dispatcher/crash.test.ts',
   'src/worker/reaper/crash.test.ts',
   'test/sync-example.test.ts',
+  'test/docs-site.test.ts',
 ]
 
 /** Runs the slow files first and the others by their size. Vitest knows durations only where it has run before. */
