@@ -29,6 +29,8 @@ export const TIMING = {
 /** A busy machine delays everything; a row that is stuck stays so for ever. */
 const MARGIN_MS = 40_000
 const WORKERS = 3
+/** Between two transactions of a producer, at most: a short run has a quarter of the events in the same time. */
+const SHORT_PAUSE_MS = 150
 const RETRY = { firstMs: 100, factor: 2, longestMs: 1_000, jitter: 0.25 }
 const TEMPLATE = 'faults_template'
 
@@ -220,7 +222,8 @@ function createContext({ fault, run, seed, short, build, database, history, timi
       if (fault.produces !== false) await context.accepted(short ? 20 : 40)
     },
 
-    produce(options = fault.produces) {
+    produce(given = fault.produces) {
+      const options = { ...(short ? { pauseMs: SHORT_PAUSE_MS } : {}), ...given }
       producers = startProducers({ url: context.producerUrl ?? url, history, seed, options })
     },
 

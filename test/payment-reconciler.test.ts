@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, it, onTestFinished, vi } from 'vitest'
 import { loadSettings } from '../src/config/load.ts'
 import { EXAMPLE } from './support/payment-example.ts'
 import { marked, projectFile, snippets } from './support/project-files.ts'
@@ -21,7 +21,8 @@ it('the declaration of the example matches its migration', async () => {
 
 it('REC-01: the configuration of the example declares every role of its deployment without opening a connection', async () => {
   // The config reads it itself, as a deployment has it.
-  process.env['DATABASE_URL'] = 'postgresql://app@127.0.0.1:9/app'
+  vi.stubEnv('DATABASE_URL', 'postgresql://app@127.0.0.1:9/app')
+  onTestFinished(() => void vi.unstubAllEnvs())
   const { settings } = await loadSettings({
     flags: {},
     environment: { DATABASE_URL: 'postgresql://app@127.0.0.1:9/app' },

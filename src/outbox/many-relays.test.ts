@@ -1,4 +1,4 @@
-/** Three relay processes over 10,000 ordering keys, one of them killed every two seconds, eight times. */
+/** Three relay processes over 3,000 ordering keys, one of them killed every half a second, eight times. */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
@@ -16,7 +16,7 @@ const { url } = useDatabase()
 const processes = useProcesses()
 const db = openDatabase({ url })
 // On a slow machine, kills without an end would leave the relays no time to work.
-const [KEYS, EVENTS, KILL_EVERY_MS, KILLS] = [10_000, 10, 2_000, 8]
+const [KEYS, EVENTS, KILL_EVERY_MS, KILLS] = [3_000, 10, 500, 8]
 
 beforeAll(async () => {
   await createSink(db)

@@ -9,7 +9,7 @@ import { startWorker, told, type WorkerProcess } from '../../test/support/worker
 import { openDatabase } from '../postgres/database.ts'
 
 const BACKLOG = 1_000_000
-const DRAINED = 200_000
+const DRAINED = 100_000
 const MOST_BYTES = 150_000_000
 
 const { url } = useDatabase()

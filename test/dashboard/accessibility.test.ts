@@ -67,36 +67,52 @@ interface Found {
   readonly nodes: readonly { readonly html: string; readonly failureSummary?: string }[]
 }
 
-/** What is serious, as text: a failing test shows the element. */
+/** What is serious in light and in dark, as text: a failing test shows the element. */
 async function seriousFindings(page: Page): Promise<string[]> {
   // Sent over the debugger of the browser, which the content security policy of the page does not concern.
   const debuggerOf = await page.context().newCDPSession(page)
   await debuggerOf.send('Runtime.evaluate', { expression: axe.source })
-  const { result } = await debuggerOf.send('Runtime.evaluate', {
-    expression: `axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => JSON.stringify(violations))`,
-    awaitPromise: true,
-    returnByValue: true,
-  })
+  const findings: string[] = []
+  for (const colorScheme of COLOR_SCHEMES) {
+    await page.emulateMedia({ colorScheme })
+    const { result } = await debuggerOf.send('Runtime.evaluate', {
+      expression: `axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => JSON.stringify(violations))`,
+      awaitPromise: true,
+      returnByValue: true,
+    })
+    const violations = JSON.parse(String(result.value)) as Found[]
+    const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    for (const { id, nodes } of serious)
+      for (const { html, failureSummary = '' } of nodes)
+        findings.push(`${id} in ${colorScheme}: ${html}\n${failureSummary}`)
+  }
   await debuggerOf.detach()
-  const violations = JSON.parse(String(result.value)) as Found[]
-  return violations
-    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-    .flatMap(({ id, nodes }) =>
-      nodes.map(({ html, failureSummary = '' }) => `${id}: ${html}\n${failureSummary}`),
-    )
+  return findings
 }
 
+/** How wide the page is, in light and in dark. */
+async function widths(page: Page): Promise<number[]> {
+  const found: number[] = []
+  for (const colorScheme of COLOR_SCHEMES) {
+    await page.emulateMedia({ colorScheme })
+    const html = page.locator('html')
+    found.push(await html.evaluate((element) => Number(Reflect.get(element, 'scrollWidth'))))
+  }
+  return found
+}
+
+const COLOR_SCHEMES = ['light', 'dark'] as const
 const DESKTOP = { width: 1280, height: 900 }
 const PHONE = { width: 360, height: 740 }
 
 describe.each([
-  ['light', 'a desktop', DESKTOP],
-  ['dark', 'a desktop', DESKTOP],
-  ['light', 'a phone', PHONE],
-  ['dark', 'a phone', PHONE],
-] as const)('in %s, on %s', (colorScheme, _, viewport) => {
+  ['a desktop', DESKTOP],
+  ['a phone', PHONE],
+] as const)('in light and in dark, on %s', (_, viewport) => {
+  const fits = [viewport.width, viewport.width]
+
   it('no page has a serious finding, and none is wider than the screen', async () => {
-    const page = await open('/', { colorScheme, viewport })
+    const page = await open('/', { viewport })
     const findings: Record<string, readonly string[]> = {}
     for (const path of paths) {
       await page.goto(`${url()}${path}`)
@@ -104,30 +120,24 @@ describe.each([
       await expect.poll(async () => page.locator('main .reading').count()).toBe(0)
       const found = await seriousFindings(page)
       if (found.length > 0) findings[path] = found
-      const width = await page
-        .locator('html')
-        .evaluate((element) => Number(Reflect.get(element, 'scrollWidth')))
-      expect([path, width]).toEqual([path, viewport.width])
+      expect([path, ...(await widths(page))]).toEqual([path, ...fits])
     }
     expect(findings).toEqual({})
   })
 
   it('fits the screen while the live updates are not connected', async () => {
-    const page = await open('/', { colorScheme, viewport })
+    const page = await open('/', { viewport })
     await page.route('**/api/v1/live', async (route) => route.abort())
     await page.goto(`${url()}/outbox`)
     await page.getByRole('button', { name: /^Connecting/ }).waitFor()
-    const width = await page
-      .locator('html')
-      .evaluate((element) => Number(Reflect.get(element, 'scrollWidth')))
-    expect(width).toBe(viewport.width)
+    expect(await widths(page)).toEqual(fits)
   })
 
   it('neither the login nor a dialog has a serious finding', async () => {
-    const login = await open('/', { as: null, colorScheme, viewport })
+    const login = await open('/', { as: null, viewport })
     await login.getByRole('button', { name: 'Sign in' }).waitFor()
     expect(await seriousFindings(login)).toEqual([])
-    const page = await open('/outbox?status=DEAD', { colorScheme, viewport })
+    const page = await open('/outbox?status=DEAD', { viewport })
     await page.locator('tbody tr').first().waitFor()
     await page.keyboard.press('Control+k')
     await page.getByRole('combobox').waitFor()

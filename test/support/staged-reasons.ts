@@ -36,7 +36,15 @@ export const STAGED = {
   sync: ['groupNotServed', 'sourceRateLimit', 'waitsForChunks', 'notNeeded'],
 } as const satisfies Readonly<Record<string, readonly ReasonCode[]>>
 
-const returned = new Set<ReasonCode>()
+/** What was returned, by test file: several files may share a process. */
+const returnedIn = new Map<string, Set<ReasonCode>>()
+
+function returnedHere(): Set<ReasonCode> {
+  const file = expect.getState().testPath ?? ''
+  const returned = returnedIn.get(file) ?? new Set()
+  returnedIn.set(file, returned)
+  return returned
+}
 
 /** The same function; the reasons that it returns are remembered. */
 export function remembering<Args extends readonly unknown[]>(
@@ -44,7 +52,7 @@ export function remembering<Args extends readonly unknown[]>(
 ): (...args: Args) => Promise<Explanation> {
   return async (...args) => {
     const explanation = await explain(...args)
-    for (const { code } of explanation.reasons) returned.add(code)
+    for (const { code } of explanation.reasons) returnedHere().add(code)
     return explanation
   }
 }
@@ -52,6 +60,7 @@ export function remembering<Args extends readonly unknown[]>(
 /** To be called at the end of the file: the test needs those before it. */
 export function expectAllStaged(by: keyof typeof STAGED): void {
   it('every reason that is to be staged here was returned', () => {
+    const returned = returnedHere()
     expect(STAGED[by].filter((code) => !returned.has(code))).toEqual([])
   })
 }

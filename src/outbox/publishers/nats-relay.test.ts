@@ -15,7 +15,7 @@ const db = openDatabase({ url })
 const startRelay = useRelays(url)
 afterAll(async () => db.close())
 
-it('LIFE-18: 50,000 events reach JetStream while it is restarted, each stored once', async () => {
+it('LIFE-18: 20,000 events reach JetStream while it is restarted, each stored once', async () => {
   const connection = await connect({ servers: nats.url, maxReconnectAttempts: -1, reconnectTimeWait: 50 })
   const { streams } = await jetstreamManager(connection, { checkAPI: false })
   await streams.add({ name: 'EVENTS', subjects: ['events.>'] })

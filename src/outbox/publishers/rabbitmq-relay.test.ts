@@ -14,7 +14,7 @@ const db = openDatabase({ url })
 const startRelay = useRelays(url)
 afterAll(async () => db.close())
 
-it('LIFE-18: 50,000 events reach RabbitMQ while it is restarted', async () => {
+it('LIFE-18: 20,000 events reach RabbitMQ while it is restarted', async () => {
   const before = await connect(rabbit.url)
   const setUp = await before.createChannel()
   await setUp.assertExchange('events', 'topic', { durable: true })

@@ -1,4 +1,4 @@
-/** 2,000 events for three endpoints, one of which is down. */
+/** 800 events for three endpoints, one of which is down. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
@@ -11,7 +11,7 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
-const EVENTS = 2_000
+const EVENTS = 800
 const BOUND = { timeout: 150_000, interval: 50 }
 const BY = { principal: 'the test', reason: 'the endpoint is back' }
 

@@ -12,7 +12,7 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const processes = useProcesses()
 const receiver = useReceivers()
-const [KEYS, EVENTS, KILL_EVERY_MS, KILLS] = [300, 10, 2_000, 3]
+const [KEYS, EVENTS, KILL_EVERY_MS, KILLS] = [150, 10, 2_000, 3]
 afterAll(async () => db.close())
 
 interface Payload {
@@ -36,7 +36,7 @@ async function sendEvents(): Promise<void> {
 it('WH-FR-004-AC1, WH-FR-004-AC3, WH-NFR-002: every endpoint gets every event, in order if it is ordered, and twice only if a dispatcher died with it', async () => {
   const [ordered, free] = [await receiver(), await receiver()]
   // A rate that makes the deliveries last for several kills.
-  const limits = { rate_per_second: 400, concurrency: 20 }
+  const limits = { rate_per_second: 200, concurrency: 20 }
   const inOrder = await addEndpoint(db, ordered.url, { ...limits, ordered: true })
   await addEndpoint(db, free.url, limits)
   await sendEvents()

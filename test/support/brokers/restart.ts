@@ -72,10 +72,10 @@ function isDone(answer: unknown): boolean {
   return typeof answer === 'object' && answer !== null && 'name' in answer && answer.name === 'done'
 }
 
-const [EVENTS, AT_ONCE, KEYS] = [50_000, 10_000, 1_000]
+const [EVENTS, AT_ONCE, KEYS] = [20_000, 10_000, 1_000]
 
 /**
- * Writes 50,000 events, half of them in 1,000 ordering keys, has them published by a relay, and kills and restarts the
+ * Writes 20,000 events, half of them in 1,000 ordering keys, has them published by a relay, and kills and restarts the
  * broker in between. Checks that everything is published and no attempt was counted. Returns the event ids as written.
  */
 export async function relayThroughRestart(
