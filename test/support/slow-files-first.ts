@@ -11,6 +11,7 @@ const SLOW_FILES = [
   'src/sync/expiries.test.ts',
   'src/outbox/poison.test.ts',
   'test/two-commands.test.ts',
+  'test/package.test.ts',
   'src/cli/work.test.ts',
   'src/cli/supervisor.test.ts',
   'src/reconcile/process.test.ts',
@@ -33,6 +34,7 @@ const SLOW_FILES = [
   'src/webhooks/dispatcher/crash.test.ts',
   'src/worker/reaper/crash.test.ts',
   'test/sync-example.test.ts',
+  'test/release.test.ts',
 ]
 
 /** Runs the slow files first and the others by their size. Vitest knows durations only where it has run before. */
