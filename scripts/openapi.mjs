@@ -22,7 +22,7 @@ export async function openApiFiles(document) {
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const { openApiDocument } = await import('../dist/server/api/openapi.js')
   const { ROUTES } = await import('../dist/server/api/resources/index.js')
-  const { packageVersion } = await import('../dist/version.js')
+  const { packageVersion } = await import('../dist/package-files.js')
   const document = openApiDocument(ROUTES, { basePath: '/api/v1', version: packageVersion() })
   for (const [name, text] of Object.entries(await openApiFiles(document))) {
     await writeFile(join(ROOT, name), text)

@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { makeSnapshot, SNAPSHOT_FILE } from '../dist/doctor/schema/snapshot.js'
+import { makeSnapshot } from '../dist/doctor/schema/snapshot.js'
 import { startEmbedded } from '../dist/embedded/index.js'
 import {
   describeSchema,
@@ -17,6 +17,7 @@ import {
 } from '../dist/postgres/index.js'
 
 const file = new URL('../schema.sql', import.meta.url)
+const snapshotFile = new URL('../migrations/schema.json', import.meta.url)
 
 async function writeSchema(url) {
   const db = openDatabase({ url, applicationName: 'leasehold schema' })
@@ -24,7 +25,7 @@ async function writeSchema(url) {
   try {
     const { version } = await migrate(db, { schema })
     await writeFile(file, SCHEMA_FILE_HEADER + (await describeSchema(db, schema)))
-    await writeFile(SNAPSHOT_FILE, `${JSON.stringify(await makeSnapshot(db), undefined, 1)}\n`)
+    await writeFile(snapshotFile, `${JSON.stringify(await makeSnapshot(db), undefined, 1)}\n`)
     process.stdout.write(`schema.sql and migrations/schema.json are at version ${version}.\n`)
   } finally {
     await db.query({ text: `drop schema if exists ${quoteIdentifier(schema)} cascade` })

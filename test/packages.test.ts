@@ -10,22 +10,24 @@ interface LockFile {
   >
 }
 
-it.each(['package-lock.json', 'bench/package-lock.json'])(
-  'every package of %s has an integrity, and is fetched by https if it names a URL',
-  async (file) => {
-    // The files are written by npm.
-    const { packages } = JSON.parse(await projectFile(file)) as LockFile
-    // A link leads to a folder of this repository.
-    const installed = Object.entries(packages).filter(
-      ([path, { link = false }]) => path.includes('node_modules/') && !link,
-    )
-    expect(installed.length).toBeGreaterThan(10)
-    const without = installed.filter(([, { integrity = '' }]) => !/^sha512-[\w+/]{86}==$/.test(integrity))
-    expect(without.map(([path]) => path)).toEqual([])
-    const plain = installed.filter(([, { resolved = 'https:' }]) => !resolved.startsWith('https:'))
-    expect(plain.map(([path]) => path)).toEqual([])
-  },
-)
+it.each([
+  'package-lock.json',
+  'bench/package-lock.json',
+  'test/package/package-lock.json',
+  'test/release/package-lock.json',
+])('every package of %s has an integrity, and is fetched by https if it names a URL', async (file) => {
+  // The files are written by npm.
+  const { packages } = JSON.parse(await projectFile(file)) as LockFile
+  // A link leads to a folder of this repository.
+  const installed = Object.entries(packages).filter(
+    ([path, { link = false }]) => path.includes('node_modules/') && !link,
+  )
+  expect(installed.length).toBeGreaterThan(10)
+  const without = installed.filter(([, { integrity = '' }]) => !/^sha512-[\w+/]{86}==$/.test(integrity))
+  expect(without.map(([path]) => path)).toEqual([])
+  const plain = installed.filter(([, { resolved = 'https:' }]) => !resolved.startsWith('https:'))
+  expect(plain.map(([path]) => path)).toEqual([])
+})
 
 describe('the audit', () => {
   const severities = (given: Readonly<Record<string, string>>): string =>

@@ -4,7 +4,7 @@ import { loadSettings } from '../config/load.ts'
 import { DESCRIPTIONS, flagOf, TIMING_NAMES } from '../config/schema.ts'
 import { isLeaseholdError, LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import { createLog } from '../observe/log.ts'
-import { packageVersion } from '../version.ts'
+import { packageVersion } from '../package-files.ts'
 import {
   DATABASE_SETTINGS,
   type Define,

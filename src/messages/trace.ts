@@ -85,7 +85,18 @@ export function createTracing(
     loading ??= load('@opentelemetry/api').then(
       // Its own types say more than our interface asks for.
       (api) => api as TraceApi,
-      () => undefined,
+      (error: unknown) => {
+        // Whoever has registered an SDK expects traces. Not being traced must not stop an event, but be noticed.
+        process.emitWarning(
+          `an OpenTelemetry SDK is registered, but @opentelemetry/api cannot be imported, so events are not traced: ${messageOf(error)}`,
+          {
+            type: 'LeaseholdWarning',
+            detail:
+              'Install @opentelemetry/api beside leasehold. Leave both out of a bundle (esbuild: external).',
+          },
+        )
+        return undefined
+      },
     )
     return loading
   }

@@ -2,7 +2,7 @@
 import { messageOf } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
+import { readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { within } from '../timeout.ts'
 import type { Runtime } from '../worker/process.ts'
@@ -78,7 +78,7 @@ export function migrationsCurrent(db: Database, schema: string): Check {
   return {
     name: 'migrations',
     async run() {
-      const files = await readMigrations(MIGRATIONS_DIRECTORY)
+      const files = await readMigrations()
       const ledger = await inShortTransaction(db, async (tx) => readLedgerIfAny(tx, schema))
       const applied = new Set(ledger.map(({ version }) => version))
       const missing = files.filter(({ version }) => !applied.has(version)).map(({ file }) => file)

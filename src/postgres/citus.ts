@@ -2,8 +2,8 @@
  * Distribution with Citus: the tables whose rows have a bucket are spread over the nodes by it, so that every claim and
  * every settlement concerns one shard. docs/decisions/016-citus.md has the reasons.
  */
-import { readFile } from 'node:fs/promises'
 import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
+import { readSqlFiles } from '../package-files.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
 import type { Queryable } from './queryable.ts'
 
@@ -53,7 +53,7 @@ where not exists (select from pg_extension where extname = 'citus')`,
 }
 
 /** Distributes the tables, in the transaction of the caller. Returns false if they are already. */
-export async function distribute(tx: Queryable, schema: string, directory: URL): Promise<boolean> {
+export async function distribute(tx: Queryable, schema: string): Promise<boolean> {
   if (await isDistributed(tx, schema)) return false
   const { rows } = await tx.query<{ unfinished: boolean }>({
     text: `select ${quoteQualified(schema, 'has_rows_of_previous_buckets')}() as unfinished`,
@@ -67,7 +67,7 @@ export async function distribute(tx: Queryable, schema: string, directory: URL):
       },
     )
   await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
-  await tx.query({ text: await readFile(new URL('citus/distribute.sql', directory), 'utf8') })
+  await tx.query({ text: (await readSqlFiles())['citus/distribute.sql'] ?? '' })
   return true
 }
 

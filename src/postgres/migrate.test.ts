@@ -10,7 +10,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { startServer, type TestServer } from '../../test/support/server.ts'
 import { openDatabase, type Database } from './database.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
-import { migrate, MIGRATIONS_DIRECTORY, readMigrations, type MigrationEvent } from './migrate.ts'
+import { migrate, readMigrations, type MigrationEvent } from './migrate.ts'
 import type { Statement } from './queryable.ts'
 
 useQuietProcess()
@@ -58,7 +58,7 @@ const two = 'create table two (id int);\n'
 describe('the migrations of this package', () => {
   it('the migrations bring an empty schema to the newest version, and a second run changes nothing', async () => {
     const schema = freshSchema()
-    const versions = (await readMigrations(MIGRATIONS_DIRECTORY)).map(({ version }) => version)
+    const versions = (await readMigrations()).map(({ version }) => version)
     expect(await migrate(db, { schema })).toEqual({ applied: versions, version: versions.length, ahead: [] })
     expect(await migrate(db, { schema })).toEqual({ applied: [], version: versions.length, ahead: [] })
     expect(await tablesOf(schema)).toEqual(expect.arrayContaining(['audit', 'migrations']))
@@ -229,7 +229,7 @@ reset role`,
   await expect(migrate(db, { schema })).rejects.toMatchObject(refusal)
 
   // A ledger that says that everything has been applied.
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const files = await readMigrations()
   const rows = files.map(({ version, checksum }) => `(${version}, '${checksum}')`)
   await db.query({
     text: `drop view ${named}.migrations; create table ${named}.migrations (version, checksum) as values ${rows.join(', ')};

@@ -3,6 +3,7 @@ import { readFile, readdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
+import { readSqlFiles } from '../package-files.ts'
 import { DEFAULT_CITUS_BUCKETS, distribute, requireCitus } from './citus.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
@@ -71,8 +72,7 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
   refuseUnknownOptions('migrate', options, OPTIONS)
   const schema = options.schema ?? 'leasehold'
-  const directory = options.directory ?? MIGRATIONS_DIRECTORY
-  const files = await readMigrations(directory)
+  const files = await readMigrations(options.directory)
   await refuseForeignSchema(db, schema, 'reading')
   if (options.citus === true) await requireCitus(db)
   const ledger = await readLedger(db, schema)
@@ -93,7 +93,7 @@ export async function migrate(db: Database, options: MigrateOptions = {}): Promi
     await db.transaction(
       async (tx) => {
         await tx.query({ text: 'set local statement_timeout to 0; set local lock_timeout to 0' })
-        return distribute(tx, schema, directory)
+        return distribute(tx, schema)
       },
       { queryTimeoutMs: STATEMENT_TIMEOUT_MS },
     )
@@ -125,7 +125,7 @@ interface Plan {
  * passes: during a rolling deployment the older release continues to work.
  */
 export async function requireMigrations(db: Queryable, schema: string): Promise<void> {
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const files = await readMigrations()
   const ledger = await readLedger(db, schema)
   assertUnchanged(files, ledger)
   const applied = new Set(ledger.map(({ version }) => version))
@@ -318,13 +318,12 @@ export interface MigrationFile {
 
 const FILE_NAME = /^(\d{3,})_([a-z0-9_]+)\.sql$/
 
-/** The directory is a sibling of `src/` in the repository, and of `dist/` in the package. */
-export const MIGRATIONS_DIRECTORY = new URL('../../migrations/', import.meta.url)
-
-/** Reads the files `NNN_name.sql` in order. The numbers must run from 1 without a gap. */
-export async function readMigrations(directory: URL): Promise<readonly MigrationFile[]> {
-  const names = (await readdir(directory)).filter((name) => name.endsWith('.sql'))
-  const files = await Promise.all(names.map(async (name) => readMigration(directory, name)))
+/** The files `NNN_name.sql` in order: those of this package, or of a directory. Their numbers must run from 1 without a gap. */
+export async function readMigrations(directory?: URL): Promise<readonly MigrationFile[]> {
+  const texts = directory === undefined ? await readSqlFiles() : await readDirectory(directory)
+  const files = Object.entries(texts)
+    .filter(([file]) => !file.includes('/'))
+    .map(([file, text]) => migrationFile(file, text))
   files.sort((a, b) => a.version - b.version || (a.file < b.file ? -1 : 1))
   for (const [index, { version, file }] of files.entries()) {
     const expected = index + 1
@@ -338,12 +337,19 @@ export async function readMigrations(directory: URL): Promise<readonly Migration
   return files
 }
 
-async function readMigration(directory: URL, file: string): Promise<MigrationFile> {
+async function readDirectory(directory: URL): Promise<Record<string, string>> {
+  const names = (await readdir(directory)).filter((name) => name.endsWith('.sql'))
+  const read = names.map(
+    async (name) => [name, await readFile(new URL(encodeURIComponent(name), directory), 'utf8')] as const,
+  )
+  return Object.fromEntries(await Promise.all(read))
+}
+
+function migrationFile(file: string, text: string): MigrationFile {
   const [, digits, name] = FILE_NAME.exec(file) ?? []
   if (digits === undefined || name === undefined) {
     throw refused(`The migration ${file} is not named like 001_lower_case_name.sql.`)
   }
-  const text = await readFile(new URL(encodeURIComponent(file), directory), 'utf8')
   return { version: Number(digits), name, file, text, checksum: checksumOf(text) }
 }
 
@@ -472,7 +478,7 @@ export interface PrintOptions {
  * session, and set back at the end.
  */
 export async function migrationsSql({ schema = 'leasehold', after = 0 }: PrintOptions = {}): Promise<string> {
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const files = await readMigrations()
   if (after > files.length) {
     throw new LeaseholdError('SETTING_INVALID', `after is ${after}.`, {
       remedy: `Give a version of this release, from 0 to ${files.length}.`,

@@ -1,9 +1,8 @@
 /** The seven roles. `migrations/006_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
-import { readFile } from 'node:fs/promises'
 import { LeaseholdError, messageOf } from '../errors.ts'
+import { readSqlFiles } from '../package-files.ts'
 import type { Database } from './database.ts'
 import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
-import { MIGRATIONS_DIRECTORY } from './migrate.ts'
 import { DEFAULT_ROLE_PREFIX, isPermissionDenied, ROLE_KINDS } from './permissions.ts'
 import type { Queryable } from './queryable.ts'
 
@@ -29,7 +28,7 @@ function setRolePrefix(prefix: string): string {
 
 /** The statements that create the roles and grant to them, for an administrator to run as one transaction. */
 export async function rolesSql({ schema = 'leasehold', prefix }: RoleOptions = {}): Promise<string> {
-  const text = await readFile(new URL(ROLES_FILE, MIGRATIONS_DIRECTORY), 'utf8')
+  const { [ROLES_FILE]: text = '' } = await readSqlFiles()
   return [
     'begin;',
     ...(prefix === undefined ? [] : [`${setRolePrefix(prefix)};`]),
@@ -50,7 +49,7 @@ export async function applyRoles(
   db: Database,
   { schema = 'leasehold', prefix }: RoleOptions = {},
 ): Promise<readonly string[]> {
-  const file = await readFile(new URL(ROLES_FILE, MIGRATIONS_DIRECTORY), 'utf8')
+  const { [ROLES_FILE]: file = '' } = await readSqlFiles()
   return db.transaction(async (tx) => {
     await refuseUnusable(tx, schema)
     if (prefix !== undefined) await tx.query({ text: setRolePrefix(prefix) })

@@ -2,10 +2,11 @@
  * The dashboard as a Fetch handler: its pages at the base path, and below them the HTTP API, which is all that they use.
  * The files are built from `dashboard/`, compressed already, and read once.
  */
-import { readFile } from 'node:fs/promises'
+import { promisify } from 'node:util'
+import { brotliDecompress, gzip } from 'node:zlib'
 import { isOrigin } from '../config/schema.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
-import { packageVersion } from '../version.ts'
+import { packageVersion, readDashboardFiles } from '../package-files.ts'
 import { type Api, type ApiOptions, createApi } from './api/api.ts'
 
 export interface DashboardOptions extends ApiOptions {
@@ -34,13 +35,10 @@ interface PageConfig {
 
 interface Asset {
   readonly type: string
-  readonly plain: Buffer
-  readonly br: Buffer
-  readonly gzip: Buffer
+  readonly plain: Uint8Array
+  readonly br: Uint8Array
+  readonly gzip: Uint8Array
 }
-
-/** The same place from `src/server` and from `dist/server`. */
-const ASSETS = new URL('../../dist/dashboard/', import.meta.url)
 
 const COLOR = /^#[0-9a-f]{6}$/i
 
@@ -142,25 +140,17 @@ interface Assets {
 
 async function readAssets(): Promise<Assets> {
   try {
-    // The build wrote it.
-    const listed = JSON.parse(await readFile(new URL('assets.json', ASSETS), 'utf8')) as Record<
-      'app' | 'style' | 'icon',
-      { readonly file: string; readonly type: string }
-    >
+    const listed = await readDashboardFiles()
     const files = new Map<string, Asset>()
-    for (const { file, type } of Object.values(listed)) {
-      const [plain, br, gzip] = await Promise.all(
-        ['', '.br', '.gz'].map(async (ending) => readFile(new URL(`${file}${ending}`, ASSETS))),
-      )
-      if (plain !== undefined && br !== undefined && gzip !== undefined)
-        files.set(file, { type, plain, br, gzip })
+    for (const { file, type, br } of Object.values(listed)) {
+      const plain = await promisify(brotliDecompress)(br)
+      files.set(file, { type, plain, br, gzip: await promisify(gzip)(plain) })
     }
     const { app, style, icon } = listed
     return { files, entries: { app: app.file, style: style.file, icon: icon.file } }
   } catch (error) {
     throw new LeaseholdError('DASHBOARD_MISSING', 'The files of the dashboard cannot be read.', {
-      remedy:
-        'Use the published package, or run `npm run build`. A bundler has to leave `leasehold/server` out of its bundle.',
+      remedy: 'Use the published package, or run `npm run build`.',
       cause: error,
     })
   }

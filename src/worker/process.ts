@@ -5,6 +5,7 @@ import type { TableShape } from '../lease/inspect.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
+import { heartbeatScript, type ThreadScript } from '../package-files.ts'
 import { within } from '../timeout.ts'
 import { migrate, requireMigrations } from '../postgres/migrate.ts'
 import { createSinkProbe } from './claiming/pausing.ts'
@@ -160,8 +161,9 @@ export class Runtime {
     )
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
     else await requireMigrations(this.#db, this.#schema)
+    const thread = this.#options.heartbeat === 'inline' ? 'inline' : await heartbeatScript()
     // A thread takes longer to start than the tables to check, so both are done at once.
-    const heartbeat = this.#startHeartbeat(roles)
+    const heartbeat = this.#startHeartbeat(roles, thread)
     const registered = this.#registered()
     const checked: CheckedWork[] = []
     for (const declaration of workers) {
@@ -223,7 +225,7 @@ export class Runtime {
     return { clean }
   }
 
-  #startHeartbeat(roles: readonly string[]): HeartbeatLink {
+  #startHeartbeat(roles: readonly string[], thread: ThreadScript | 'inline'): HeartbeatLink {
     const heartbeat = startHeartbeat({
       config: {
         databaseUrl: this.#options.databaseUrl,
@@ -238,7 +240,7 @@ export class Runtime {
         listen: this.#options.listen ?? true,
         presenceMs: this.#presenceMs,
       },
-      mode: this.#options.heartbeat ?? 'thread',
+      thread,
       onMessage: (message) => this.#heard(message),
     })
     this.#heartbeat = heartbeat

@@ -1,6 +1,6 @@
 import { distribute } from '../../src/postgres/citus.ts'
 import type { Database } from '../../src/postgres/database.ts'
-import { migrate, MIGRATIONS_DIRECTORY } from '../../src/postgres/migrate.ts'
+import { migrate } from '../../src/postgres/migrate.ts'
 
 /** A database on the coordinator of a Citus that the tests may use. They drop the schema leasehold in it. */
 export const CITUS_URL = process.env['LEASEHOLD_TEST_CITUS_URL']
@@ -17,7 +17,7 @@ create function leasehold.create_distributed_table(regclass, text, colocate_with
 create function leasehold.create_reference_table(regclass) returns void language sql as '';
 create function leasehold.create_distributed_function(regprocedure) returns void language sql as ''`,
   })
-  await db.transaction(async (tx) => distribute(tx, 'leasehold', MIGRATIONS_DIRECTORY))
+  await db.transaction(async (tx) => distribute(tx, 'leasehold'))
 }
 
 /** Distributes the tables with Citus, in an empty schema. */

@@ -10,6 +10,8 @@ export interface SpawnOptions {
   readonly env?: Readonly<Record<string, string>>
   /** Arguments of node itself. */
   readonly execArgv?: readonly string[]
+  /** The program itself. Default: the Node that runs the tests. */
+  readonly node?: string
 }
 
 export interface Exit {
@@ -55,7 +57,7 @@ export function useProcesses(): Processes {
     spawnNode(script, args = [], options = {}) {
       const path = new URL(script, `file://${PROJECT}`)
       const command = [...(options.execArgv ?? []), fileURLToPath(path), ...args]
-      const child = spawn(process.execPath, command, {
+      const child = spawn(options.node ?? process.execPath, command, {
         cwd: options.cwd ?? PROJECT,
         env: { ...process.env, ...options.env },
         stdio: ['pipe', 'pipe', 'pipe'],

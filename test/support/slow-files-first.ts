@@ -9,6 +9,7 @@ const SLOW_FILES = [
   'test/tutorial.test.ts',
   'test/documents.test.ts',
   'test/docs-site.test.ts',
+  'test/package.test.ts',
   'src/cli/supervisor.test.ts',
   'src/outbox/publishers/rabbitmq.test.ts',
   'src/lease/model.test.ts',

@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { readFile } from 'node:fs/promises'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { distributeWithoutCitus } from '../../../test/support/citus.ts'
 import { useDatabase } from '../../../test/support/database.ts'
@@ -9,7 +8,7 @@ import { findClientPrograms, startServer } from '../../../test/support/server.ts
 import { type Database, migrate, openDatabase } from '../../postgres/index.ts'
 import { ROLE_KINDS } from '../../postgres/permissions.ts'
 import { examine, type Finding } from '../doctor.ts'
-import { makeSnapshot, mergePatch, patchBetween, SNAPSHOT_FILE } from './snapshot.ts'
+import { makeSnapshot, mergePatch, patchBetween, readSnapshot } from './snapshot.ts'
 
 const server = useExaminedServer()
 const shared = useDatabase()
@@ -36,7 +35,7 @@ it('the snapshot is what the migrations create; after a change run `npm run sche
   // Older ones print some definitions in another way; that they are recognised is another test.
   if ((rows[0]?.version ?? 0) < 180_000) return
   const made = JSON.parse(JSON.stringify(await makeSnapshot(db))) as unknown
-  expect(made).toEqual(JSON.parse(await readFile(SNAPSHOT_FILE, 'utf8')))
+  expect(made).toEqual(await readSnapshot())
 })
 
 it('a schema that was just migrated has no findings, whatever its name is', async () => {

@@ -7,7 +7,7 @@
 import { schemaFlag } from '../../admin/explain.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
-import { hasTables, MIGRATIONS_DIRECTORY, readLedger, readMigrations } from '../../postgres/migrate.ts'
+import { hasTables, readLedger, readMigrations } from '../../postgres/migrate.ts'
 import { ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { missingRoles } from '../../postgres/roles.ts'
@@ -75,7 +75,7 @@ interface LedgerState {
 }
 
 async function ledgerState(tx: Queryable, schema: string): Promise<LedgerState> {
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const files = await readMigrations()
   const present = await tx.query<{ present: boolean }>({
     text: 'select to_regclass($1) is not null as present',
     values: [quoteQualified(schema, 'migrations')],

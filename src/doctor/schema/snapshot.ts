@@ -2,11 +2,11 @@
  * The snapshot of the schema after all migrations of this release, `migrations/schema.json`. It is written by
  * `npm run schema`, from a database that was just migrated, and does not depend on the version of PostgreSQL.
  */
-import { readFile } from 'node:fs/promises'
+import { readSchemaSnapshot } from '../../package-files.ts'
 import { distribute } from '../../postgres/citus.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteIdentifier, quoteLiteral } from '../../postgres/identifiers.ts'
-import { migrate, MIGRATIONS_DIRECTORY, readMigrations } from '../../postgres/migrate.ts'
+import { migrate, readMigrations } from '../../postgres/migrate.ts'
 import { type Definitions, definitionsOf, readCatalog } from './catalog.ts'
 
 export interface Snapshot {
@@ -28,11 +28,9 @@ const BUCKETS = '@buckets@'
 /** `leasehold migrate --buckets` replaces these two. */
 export const BUCKET_COUNTS: readonly string[] = ['bucket_count()', 'previous_bucket_count()']
 
-export const SNAPSHOT_FILE = new URL('schema.json', MIGRATIONS_DIRECTORY)
-
 export async function readSnapshot(): Promise<Snapshot> {
   // It is a file of this package, so its shape is known.
-  return JSON.parse(await readFile(SNAPSHOT_FILE, 'utf8')) as Snapshot
+  return (await readSchemaSnapshot()) as Snapshot
 }
 
 export interface SchemaVariant {
@@ -96,14 +94,14 @@ async function pretendToDistribute(db: Database, schema: string): Promise<void> 
   ]
   for (const each of functions)
     await db.query({ text: `create function ${schema}.${each} returns void language sql as ''` })
-  await db.transaction(async (tx) => distribute(tx, schema, MIGRATIONS_DIRECTORY))
+  await db.transaction(async (tx) => distribute(tx, schema))
   for (const each of functions)
     await db.query({ text: `drop function ${schema}.${each.replace('colocate_with ', '')}` })
 }
 
 /** What new_event_id() is before PostgreSQL 18, which has uuidv7(): the other branch of the migration. */
 async function olderEventIds(db: Database, schema: string): Promise<Record<string, string>> {
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const files = await readMigrations()
   const outbox = files.find(({ name }) => name === 'outbox')?.text ?? ''
   const [, older] = /\n {2}else\n {4}execute \$create\$([\s\S]+?)\$create\$/.exec(outbox) ?? []
   if (older === undefined) throw new Error('002_outbox.sql has no function for PostgreSQL before 18')

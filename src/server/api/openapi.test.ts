@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises'
 import { createConfig, lintFromString } from '@redocly/openapi-core'
 import { describe, expect, it } from 'vitest'
 import { openApiFiles } from '../../../scripts/openapi.mjs'
-import { packageVersion } from '../../version.ts'
+import { packageVersion } from '../../package-files.ts'
 import { openApiDocument } from './openapi.ts'
 import { ROUTES } from './resources/index.ts'
 

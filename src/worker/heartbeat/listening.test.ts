@@ -10,6 +10,7 @@ import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/suppo
 import { leaseTable } from '../../lease/index.ts'
 import { hasCode } from '../../errors.ts'
 import { SCRAM_ONLY_PREFIX } from '../../postgres/client.ts'
+import { heartbeatScript } from '../../package-files.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { migrate } from '../../postgres/migrate.ts'
 import { Events, startRuntime, type Runtime } from '../index.ts'
@@ -216,7 +217,7 @@ it.each([
         listen,
         presenceMs: 50,
       },
-      mode: 'thread',
+      thread: await heartbeatScript(),
       onMessage: (message) => {
         if (message.type === (listen ? 'notListening' : 'trouble')) refused.push(message)
       },

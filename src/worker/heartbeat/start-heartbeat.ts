@@ -1,5 +1,6 @@
 import { EventEmitter, once } from 'node:events'
 import { Worker as Thread } from 'node:worker_threads'
+import type { ThreadScript } from '../../package-files.ts'
 import { within } from '../../timeout.ts'
 import { restoreHeapFlags } from '../small-heap.ts'
 import { runHeartbeat } from './heartbeat.ts'
@@ -14,16 +15,10 @@ export interface HeartbeatLink {
 
 export interface LinkOptions {
   readonly config: HeartbeatConfig
-  /** In a thread of its own, or in the thread of the handlers, where one that blocks the event loop starves it. */
-  readonly mode: 'thread' | 'inline'
+  /** What its own thread runs; or in the thread of the handlers, where one that blocks the event loop starves it. */
+  readonly thread: ThreadScript | 'inline'
   readonly onMessage: (message: FromHeartbeat) => void
 }
-
-/** The compiled entry, also when this file runs as TypeScript: a thread takes JavaScript only. */
-const ENTRY = new URL(
-  import.meta.url.endsWith('.ts') ? '../../../dist/worker/heartbeat/thread.js' : './thread.js',
-  import.meta.url,
-)
 
 /** A thread that cannot start is not retried in a tight loop. */
 const RESTART_MS = 500
@@ -32,11 +27,11 @@ const RESTART_MS = 500
 const YOUNG_GENERATION_MB = 4
 
 export function startHeartbeat(options: LinkOptions): HeartbeatLink {
-  return options.mode === 'thread' ? startThread(options) : startInline(options)
+  return options.thread === 'inline' ? startInline(options) : startThread(options, options.thread)
 }
 
 /** A thread that ends unexpectedly (out of memory, say) is restarted; its `ready` makes the process send its rows. */
-function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
+function startThread({ config, onMessage }: LinkOptions, script: ThreadScript): HeartbeatLink {
   const served = new Map<string, Extract<ToHeartbeat, { type: 'serve' }>>()
   /** The last one: a new thread must not report that the process has done nothing. */
   let activity: Extract<ToHeartbeat, { type: 'activity' }> | undefined
@@ -47,7 +42,8 @@ function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
   let thread = open()
 
   function open(): Thread {
-    const opened = new Thread(ENTRY, {
+    const opened = new Thread(script.script, {
+      eval: script.eval,
       workerData: config,
       execArgv: [],
       name: 'leasehold heartbeat',

@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
-import { packageVersion } from '../../version.ts'
+import { packageVersion } from '../../package-files.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable, Statement } from '../../postgres/queryable.ts'
