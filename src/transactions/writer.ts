@@ -4,8 +4,8 @@ import type { Queryable } from '../postgres/queryable.ts'
 /**
  * What events can be written with: whatever holds the transaction they are to be part of.
  *
- * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, or any
- * `{ query(text, values) }`. Given a pool, or anything else outside a transaction, each call is a transaction of its own.
+ * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, TypeORM, or
+ * any `{ query(text, values) }`. Given a pool, or anything else outside a transaction, each call is a transaction of its own.
  */
 export type Writer =
   | TextQueryable
@@ -15,6 +15,7 @@ export type Writer =
   | DrizzleWriter
   | PrismaWriter
   | KnexWriter
+  | TypeOrmWriter
 
 /** Anything that takes a statement with `$1`, `$2`, … and its values. A `pg` client or pool is one. */
 export interface TextQueryable {
@@ -58,6 +59,9 @@ export interface PrismaWriter {
 export interface KnexWriter {
   raw(text: string, values: string[]): PromiseLike<unknown>
 }
+
+/** TypeORM: an `EntityManager`, a `QueryRunner`, a repository, or the `DataSource` itself. */
+export type TypeOrmWriter = TextQueryable
 
 /** What every adapter (`fromKnex` and the others) returns: one shape for all drivers. */
 export interface AdaptedWriter extends TextQueryable {
