@@ -2,6 +2,7 @@
 import { expect, it } from 'vitest'
 import { useDatabase } from './support/database.ts'
 import { useProcesses } from './support/processes.ts'
+import { marked, snippets } from './support/project-files.ts'
 
 const { spawnNode } = useProcesses()
 const { url } = useDatabase()
@@ -43,4 +44,13 @@ it('examples/nestjs, compiled with decorators and their metadata, confirms an or
   })
   expect(await example.kill(), example.output().stderr).toEqual({ code: 0, signal: null })
   expect(example.output().stdout).toMatch(/\[Leasehold\] the worker process has stopped/)
+})
+
+it('the code in the NestJS guide is identical to that of the example', async () => {
+  const files = ['orders', 'app.module', 'main', 'health.controller', 'other-ways']
+  const regions = (
+    await Promise.all(files.map(async (name) => marked(`examples/nestjs/src/${name}.ts`)))
+  ).flat()
+  expect(regions).toHaveLength(8)
+  expect((await snippets('docs/guides/nestjs.md', 'ts')).toSorted()).toEqual(regions.toSorted())
 })

@@ -404,6 +404,8 @@ it('two modules of an application, and two applications of a process, share noth
     ({ type }) =>
       void seen.push(`${who} ${type}`)
   const OnController = handlerOf('a', told('first'))
+  // A method may handle several types.
+  handles(OnController, 'onEvent', 'b')
   Controller()(OnController)
   const application = await start({
     imports: [
@@ -422,6 +424,10 @@ it('two modules of an application, and two applications of a process, share noth
   await application.get<Outbox>(leaseholdToken(Outbox, 'second')).enqueue(db, { type: 'a', payload: 2 })
   await Promise.all(settled)
   expect(seen.sort()).toEqual(['first a', 'second a'])
+  const again = first.events.next('settled')
+  await application.get(Outbox).enqueue(db, { type: 'b', payload: 1 })
+  await again
+  expect(seen).toContain('first b')
 
   const other = await start({
     imports: [LeaseholdModule.forRoot(QUICK)],
@@ -482,6 +488,8 @@ describe('forRootAsync', () => {
       providers: [handlerOf('a', () => undefined)],
     })
     await application.get(Outbox).enqueue(db, { type: 'a', payload: 1 })
+    const { rows } = await db.query({ text: 'select status from third.outbox' })
+    expect(rows).toEqual([{ status: 'PENDING' }])
     expect(application.get(LeaseholdRuntime).runtime).toBeUndefined()
     expect(await listWorkers(db, 'third')).toEqual([])
     const health = await application.get(LeaseholdHealthIndicator).isHealthy('leasehold')

@@ -7,6 +7,7 @@ import { Order, OrderHandlers, Orders, OrdersController } from './orders.ts'
 
 const databaseUrl = process.env['DATABASE_URL'] ?? ''
 
+// begin
 @Module({
   imports: [
     TerminusModule,
@@ -20,3 +21,4 @@ const databaseUrl = process.env['DATABASE_URL'] ?? ''
   providers: [Orders, OrderHandlers],
 })
 export class AppModule {}
+// end

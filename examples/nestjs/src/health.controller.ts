@@ -2,6 +2,7 @@ import { Controller, Get } from '@nestjs/common'
 import { HealthCheck, type HealthCheckResult, HealthCheckService } from '@nestjs/terminus'
 import { LeaseholdHealthIndicator } from 'leasehold/nestjs'
 
+// begin
 @Controller('health')
 export class HealthController {
   constructor(
@@ -15,3 +16,4 @@ export class HealthController {
     return this.health.check([async () => this.leasehold.isHealthy('leasehold')])
   }
 }
+// end

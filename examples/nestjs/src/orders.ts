@@ -15,6 +15,7 @@ export class Order {
   confirmedAt!: Date | null
 }
 
+// begin
 /** The types of the events and their payloads. */
 interface ShopEvents {
   'order.placed': { order: string }
@@ -47,6 +48,9 @@ export class Orders {
   }
 }
 
+// end
+
+// begin
 /** Runs in every process of the application; each event is handled by one of them at a time. */
 @Injectable()
 export class OrderHandlers {
@@ -60,6 +64,7 @@ export class OrderHandlers {
     this.logger.log(`order ${payload.order} is confirmed`)
   }
 }
+// end
 
 @Controller('orders')
 export class OrdersController {
