@@ -6,6 +6,7 @@ import { DataSource, EntitySchema, IsNull } from 'typeorm'
 
 const { DATABASE_URL } = process.env
 const outbox = createOutbox()
+const say = (text) => process.stdout.write(`${text}\n`)
 
 const Order = new EntitySchema({
   name: 'orders',
@@ -37,7 +38,7 @@ async function placeOrder(item) {
 const publisher = handlers({
   'order.placed': async ({ payload: { order } }) => {
     await dataSource.manager.update(Order, { id: order, confirmedAt: IsNull() }, { confirmedAt: new Date() })
-    console.log(`order ${order} is confirmed`)
+    say(`order ${order} is confirmed`)
   },
 })
 const runtime = await startRuntime({
@@ -46,8 +47,8 @@ const runtime = await startRuntime({
   workers: [relay({ publisher })],
 })
 
-console.log(`order ${await placeOrder('tea')} is placed`)
-await placeOrder('coffee').catch((error) => console.log(`not placed, and no event: ${error.message}`))
+say(`order ${String(await placeOrder('tea'))} is placed`)
+await placeOrder('coffee').catch((error) => say(`not placed, and no event: ${error.message}`))
 
 await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
 await runtime.stop()

@@ -75,7 +75,6 @@ export class LeaseholdModule {
 }
 
 /** Holds what is injected. It is global, so that no other module has to import it. */
-// oxlint-disable-next-line typescript/no-extraneous-class -- a module is a class
 class LeaseholdCoreModule {}
 
 // What the decorators `@Module({})` and `@Inject(OWN_RUNTIME)` do. The package is compiled without decorators.

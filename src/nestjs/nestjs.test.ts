@@ -134,7 +134,7 @@ describe('an application with TypeORM', () => {
     constructor(mailer: Mailer) {
       this.#mailer = mailer
     }
-    onOrderPaid({ payload, attempt }: OutboxEvent<string, unknown>): void {
+    onOrderPaid({ payload, attempt }: OutboxEvent): void {
       const { order } = payload as { order: string }
       this.#mailer.send(`${order} is paid (attempt ${attempt})`)
     }

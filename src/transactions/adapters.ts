@@ -20,7 +20,6 @@ import type {
   PostgresJsWriter,
   PrismaWriter,
   TextQueryable,
-  TypeOrmWriter,
   Writer,
   WriterRow,
 } from './writer.ts'
@@ -85,7 +84,7 @@ const SHAPES: readonly Shape[] = [
     fits: (given) => hasMethod(given, 'execute') && hasMethod(property(given, 'dialect'), 'sqlToQuery'),
     adapt: (given) => fromDrizzle(given as DrizzleWriter),
   },
-  { fits: isTypeOrm, adapt: (given) => fromTypeOrm(given as TypeOrmWriter) },
+  { fits: isTypeOrm, adapt: (given) => fromTypeOrm(given as TextQueryable) },
   { fits: takesStatementObject, adapt: (given) => fromQueryable(given as Queryable) },
   { fits: (given) => hasMethod(given, 'query'), adapt: (given) => fromPg(given as TextQueryable) },
 ]
@@ -204,7 +203,7 @@ export function fromKnex(trx: KnexWriter): AdaptedWriter {
 /**
  * For TypeORM: the `manager` of `dataSource.transaction(async (manager) => …)`, a `QueryRunner`, or a repository of either.
  */
-export function fromTypeOrm(manager: TypeOrmWriter): AdaptedWriter {
+export function fromTypeOrm(manager: TextQueryable): AdaptedWriter {
   return adapted(
     manager,
     async (text, values) => {

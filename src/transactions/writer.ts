@@ -15,9 +15,11 @@ export type Writer =
   | DrizzleWriter
   | PrismaWriter
   | KnexWriter
-  | TypeOrmWriter
 
-/** Anything that takes a statement with `$1`, `$2`, … and its values. A `pg` client or pool is one. */
+/**
+ * Anything that takes a statement with `$1`, `$2`, … and its values: a `pg` client or pool, or an `EntityManager`,
+ * `QueryRunner`, repository or `DataSource` of TypeORM.
+ */
 export interface TextQueryable {
   query(text: string, values: string[]): PromiseLike<QueryResult>
 }
@@ -59,9 +61,6 @@ export interface PrismaWriter {
 export interface KnexWriter {
   raw(text: string, values: string[]): PromiseLike<unknown>
 }
-
-/** TypeORM: an `EntityManager`, a `QueryRunner`, a repository, or the `DataSource` itself. */
-export type TypeOrmWriter = TextQueryable
 
 /** What every adapter (`fromKnex` and the others) returns: one shape for all drivers. */
 export interface AdaptedWriter extends TextQueryable {
