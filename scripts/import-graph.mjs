@@ -17,7 +17,7 @@ export const LAYERS = [
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],
   ['observe', 'config', 'doctor', 'testing'],
-  ['server'],
+  ['server', 'nestjs'],
   ['cli'],
   // src/index.ts, the public surface of the package's root.
   ['index'],

@@ -30,3 +30,16 @@ it('docs/architecture.md shows the import graph; node scripts/import-graph.mjs p
   const page = await readFile(new URL('../docs/architecture.md', import.meta.url), 'utf8')
   expect(page).toContain(drawGraph(await importsBetweenFolders()))
 })
+
+it('only src/nestjs imports NestJS and nothing imports src/nestjs, so a project without NestJS can import the rest', async () => {
+  const files = await readdir(new URL('../src', import.meta.url), { recursive: true })
+  const sources = files.filter((file) => file.endsWith('.ts') && !file.endsWith('.test.ts'))
+  const importing: string[] = []
+  for (const file of sources) {
+    const text = await readFile(new URL(`../src/${file}`, import.meta.url), 'utf8')
+    if (/(?:from|import\()\s*'(?:@nestjs|reflect-metadata|rxjs)/.test(text)) importing.push(file)
+  }
+  expect(importing).toContain('nestjs/module.ts')
+  expect(importing.filter((file) => !file.startsWith('nestjs'))).toEqual([])
+  expect((await importsBetweenFolders()).filter(({ to }) => to === 'nestjs')).toEqual([])
+})

@@ -2,11 +2,18 @@
 import { type Logger, pino } from 'pino'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import { SaturatedError } from '../worker/completion/outcome.ts'
+import type { HandlerLog } from '../worker/context.ts'
 import { EVENT_TYPES, EventLog, fixedLevelOf, levelOf } from '../worker/event-messages.ts'
 import type { Events, EventType } from '../worker/events.ts'
 import { stackFrames, textLine } from '../worker/unheard-log.ts'
 
 export type { Logger } from 'pino'
+
+/** What events are written to; a `pino` logger fits. */
+export interface EventLogger extends HandlerLog {
+  trace(fields: object, message: string): void
+  isLevelEnabled(level: string): boolean
+}
 
 export interface LogOptions {
   readonly level: string
@@ -61,7 +68,7 @@ function prettyLine(json: string): string {
  * Writes every event into the log, except those of the types in `except`. An event whose level is off is not listened to, so that a busy worker does not build
  * events that nobody reads. Returns what ends it.
  */
-export function logEvents(events: Events, log: Logger, except: readonly EventType[] = []): () => void {
+export function logEvents(events: Events, log: EventLogger, except: readonly EventType[] = []): () => void {
   const lines = new EventLog((level, fields, message) => log[level](fields, message))
   const logged = EVENT_TYPES.filter((type) => !except.includes(type))
   const ends = logged.map((type) => {

@@ -29,6 +29,7 @@ export {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
+  fromTypeOrm,
 } from '../transactions/adapters.ts'
 export type { Writer } from '../transactions/writer.ts'
 export { forgetInbox, once, type Once } from './inbox.ts'

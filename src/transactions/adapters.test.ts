@@ -1,4 +1,5 @@
 import { Client, Pool } from 'pg'
+import { DataSource, EntitySchema } from 'typeorm'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { openProducers } from '../../test/support/outbox-producers.ts'
@@ -10,6 +11,11 @@ import { writerOf } from './adapters.ts'
 import type { Writer } from './writer.ts'
 
 useQuietProcess()
+/** An entity, for a repository. */
+const NOTHING = new EntitySchema<{ id: string }>({
+  name: 'nothing',
+  columns: { id: { type: String, primary: true } },
+})
 const { url } = useDatabase()
 const producers = openProducers(url)
 const db = openDatabase({ url })
@@ -129,7 +135,7 @@ it.each([
     message: expect.stringMatching(message),
   })
   await expect(outcome).rejects.toThrow(
-    /pg Client.*postgres\.js.*Kysely, Drizzle, Prisma or Knex.*query\(text, values\)/,
+    /pg Client.*postgres\.js.*Kysely, Drizzle, Prisma, Knex or TypeORM.*query\(text, values\)/,
   )
 })
 
@@ -156,6 +162,23 @@ it('the SQL error of a driver is passed on unchanged', async () => {
     .then(async () => enqueue({ query: async () => pool.query('select 1/0') }, { type: 'a', payload: 1 }))
   await expect(outcome).rejects.toMatchObject({ code: '22012' })
   await pool.end()
+})
+
+it('a repository of TypeORM is in the transaction of its manager, and its UPDATE answers with rows', async () => {
+  const dataSource = await new DataSource({ type: 'postgres', url, entities: [NOTHING] }).initialize()
+  const before = await enqueue(dataSource.getRepository(NOTHING), { type: 'a', payload: 1 })
+  await dataSource.transaction(async (manager) => {
+    const repository = manager.getRepository(NOTHING)
+    expect(await writerOf(repository).inTransaction()).toBe(true)
+    const text =
+      'update leasehold.outbox set payload = $2::jsonb where id = $1::bigint returning event_type as type'
+    expect(await writerOf(repository).query(text, [before.id, '2'])).toEqual({ rows: [{ type: 'a' }] })
+  })
+  // One that began by hand cannot be told from one that did not begin.
+  const runner = dataSource.createQueryRunner()
+  expect(await writerOf(runner).inTransaction()).toBeUndefined()
+  await runner.release()
+  await dataSource.destroy()
 })
 
 /** Never run: these are here to be compiled. */

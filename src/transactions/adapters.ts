@@ -28,7 +28,7 @@ const ACCEPTED = [
   'a pg Client, PoolClient or Pool',
   'a transaction of Leasehold’s own Database',
   'the sql of postgres.js',
-  'a Kysely, Drizzle, Prisma or Knex transaction',
+  'a Kysely, Drizzle, Prisma, Knex or TypeORM transaction',
   'any { query(text, values) }',
 ].join('; ')
 
@@ -84,6 +84,7 @@ const SHAPES: readonly Shape[] = [
     fits: (given) => hasMethod(given, 'execute') && hasMethod(property(given, 'dialect'), 'sqlToQuery'),
     adapt: (given) => fromDrizzle(given as DrizzleWriter),
   },
+  { fits: isTypeOrm, adapt: (given) => fromTypeOrm(given as TextQueryable) },
   { fits: takesStatementObject, adapt: (given) => fromQueryable(given as Queryable) },
   { fits: (given) => hasMethod(given, 'query'), adapt: (given) => fromPg(given as TextQueryable) },
 ]
@@ -199,6 +200,26 @@ export function fromKnex(trx: KnexWriter): AdaptedWriter {
   )
 }
 
+/**
+ * For TypeORM: the `manager` of `dataSource.transaction(async (manager) => …)`, a `QueryRunner`, or a repository of either.
+ */
+export function fromTypeOrm(manager: TextQueryable): AdaptedWriter {
+  return adapted(
+    manager,
+    async (text, values) => {
+      const result: unknown = await manager.query(text, values)
+      // Of an UPDATE or DELETE it returns the rows and their number.
+      return Array.isArray(result) && Array.isArray(result[0]) ? result[0] : result
+    },
+    async () => {
+      const runner = queryRunnerOf(manager)
+      if (runner === undefined) return false
+      // A query runner holds one connection; a transaction may have been begun on it by hand.
+      return property(runner, 'isTransactionActive') === true ? true : undefined
+    },
+  )
+}
+
 const PARAMETER = /\$(\d+)/g
 
 function adapted(
@@ -257,6 +278,26 @@ async function isClientInTransaction(client: unknown): Promise<boolean | undefin
   if (isPool(client)) return false
   const status = transactionStatus(client)
   return status === undefined ? undefined : status !== 'I'
+}
+
+/** A DataSource, EntityManager, Repository or QueryRunner. */
+function isTypeOrm(given: unknown): boolean {
+  if (!hasMethod(given, 'query')) return false
+  return (
+    isQueryRunner(given) ||
+    hasMethod(given, 'getRepository') ||
+    hasMethod(property(given, 'manager'), 'getRepository')
+  )
+}
+
+function isQueryRunner(given: unknown): boolean {
+  return typeof property(given, 'isTransactionActive') === 'boolean'
+}
+
+/** What holds the connection. A manager outside a transaction has none and takes any connection of the pool. */
+function queryRunnerOf(given: unknown): unknown {
+  if (isQueryRunner(given)) return given
+  return property(property(given, 'manager') ?? given, 'queryRunner')
 }
 
 /** Recognised by its members, not its class: several copies of `pg` may be installed. */

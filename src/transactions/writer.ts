@@ -4,8 +4,8 @@ import type { Queryable } from '../postgres/queryable.ts'
 /**
  * What events can be written with: whatever holds the transaction they are to be part of.
  *
- * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, or any
- * `{ query(text, values) }`. Given a pool, or anything else outside a transaction, each call is a transaction of its own.
+ * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, TypeORM, or
+ * any `{ query(text, values) }`. Given a pool, or anything else outside a transaction, each call is a transaction of its own.
  */
 export type Writer =
   | TextQueryable
@@ -16,7 +16,10 @@ export type Writer =
   | PrismaWriter
   | KnexWriter
 
-/** Anything that takes a statement with `$1`, `$2`, … and its values. A `pg` client or pool is one. */
+/**
+ * Anything that takes a statement with `$1`, `$2`, … and its values: a `pg` client or pool, or an `EntityManager`,
+ * `QueryRunner`, repository or `DataSource` of TypeORM.
+ */
 export interface TextQueryable {
   query(text: string, values: string[]): PromiseLike<QueryResult>
 }

@@ -36,21 +36,28 @@ function stderrLog(bound: object): LogSource {
   }
 }
 
+/** `2026-01-31T08:15:02.125Z warn leasehold: a renewal failed: connection refused (table=public.jobs)` */
+function lineOf(level: 'warn' | 'error', fields: object, message: string): string {
+  const { text, frames } = textEntry(fields, message)
+  return `${new Date().toISOString()} ${level} leasehold: ${text}${frames}`
+}
+
 /**
- * `2026-01-31T08:15:02.125Z warn leasehold: a renewal failed: connection refused (table=public.jobs)`
- * An error of a handler is followed by its stack: where it was thrown is what its author has to know.
+ * An entry as text: what happened, and of an error of a handler the frames of its stack, because where it was thrown is
+ * what its author has to know.
  */
-function lineOf(
-  level: 'warn' | 'error',
+export function textEntry(
   { err, ...fields }: { readonly err?: unknown },
   message: string,
-): string {
+): { readonly text: string; readonly frames: string } {
   const cause = err instanceof Error ? err.message : err
-  const text = `${new Date().toISOString()} ${level} leasehold: ${textLine(message, cause, fields)}`
   const isOfHandler = 'event' in fields && fields.event === 'failed'
   const isExpected = err instanceof LeaseholdError || err instanceof SaturatedError
-  const stack = isOfHandler && err instanceof Error && !isExpected ? stackFrames(err.stack) : ''
-  return withoutUrlPasswords(`${text}${stack}`)
+  const frames = isOfHandler && err instanceof Error && !isExpected ? stackFrames(err.stack) : ''
+  return {
+    text: withoutUrlPasswords(textLine(message, cause, fields)),
+    frames: withoutUrlPasswords(frames),
+  }
 }
 
 /** An entry for a person, on one line: what happened, why, and in parentheses the fields. */

@@ -5,6 +5,8 @@ import knexOf from 'knex'
 import { CamelCasePlugin, Kysely, PostgresDialect } from 'kysely'
 import { Client, Pool, type PoolClient } from 'pg'
 import postgres from 'postgres'
+import { DataSource } from 'typeorm'
+import { beforeAll } from 'vitest'
 import {
   fromDrizzle,
   fromKnex,
@@ -13,6 +15,7 @@ import {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
+  fromTypeOrm,
 } from '../../src/transactions/adapters.ts'
 import type { PrismaWriter, Writer } from '../../src/transactions/writer.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
@@ -37,6 +40,7 @@ export function openProducers(url: string): readonly Producer[] {
     ...drizzleProducers(url),
     ...knexProducers(url),
     ...prismaShapes(url),
+    ...typeOrmProducers(url),
   ]
 }
 
@@ -224,5 +228,37 @@ function prismaShapes(url: string): Producer[] {
   return [
     { ...shape('the shape of Prisma (not its engine)', (tx) => tx), close: async () => pool.end() },
     shape('fromPrisma (its shape, not its engine)', fromPrisma),
+  ]
+}
+
+function typeOrmProducers(url: string): Producer[] {
+  const dataSource = new DataSource({ type: 'postgres', url, extra: { max: 2 } })
+  // It does not connect by itself.
+  beforeAll(async () => void (await dataSource.initialize()))
+  return [
+    {
+      name: 'an EntityManager of TypeORM',
+      transaction: async (work) => dataSource.transaction(async (manager) => work(manager)),
+      root: dataSource,
+      close: async () => dataSource.destroy(),
+    },
+    {
+      name: 'a QueryRunner of TypeORM, through fromTypeOrm',
+      async transaction(work) {
+        const runner = dataSource.createQueryRunner()
+        await runner.startTransaction()
+        try {
+          await work(fromTypeOrm(runner))
+          await runner.commitTransaction()
+        } catch (error) {
+          await runner.rollbackTransaction()
+          throw error
+        } finally {
+          await runner.release()
+        }
+      },
+      root: fromTypeOrm(dataSource.manager),
+      close: async () => undefined,
+    },
   ]
 }

@@ -57,8 +57,8 @@ export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
   /**
    * Writes events in the caller's transaction: they are published if it commits, and never existed if it does not.
    *
-   * @param tx whatever holds the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma or
-   *   Knex transaction, a transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Outside a
+   * @param tx whatever holds the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma,
+   *   Knex or TypeORM transaction, a transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Outside a
    *   transaction (a pool) the call is a transaction of its own.
    * @param event one event, or an array of events; an array is written in one statement, all or none.
    * @returns for one event one `Enqueued`; for an array an array of the same length, in the same order.

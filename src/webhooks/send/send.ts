@@ -68,8 +68,8 @@ export interface Send<Payloads extends EventPayloads = AnyPayloads> {
    * Sends events in the caller's transaction: writes a delivery for every endpoint that has subscribed to the event. The
    * deliveries exist exactly if the transaction commits.
    *
-   * @param tx the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma or Knex transaction, a
-   *   transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Given a pool, the call is a
+   * @param tx the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma, Knex or TypeORM
+   *   transaction, a transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Given a pool, the call is a
    *   transaction of its own.
    * @param events one event or any number of them; their deliveries are written in one statement, all or none.
    * @returns for each event, in the order given, its id and how many deliveries were written.

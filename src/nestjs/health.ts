@@ -1,0 +1,75 @@
+/** The health of the workers for @nestjs/terminus, which is not needed here: its results are plain objects. */
+import {
+  type Check,
+  claimsRows,
+  createHealth,
+  databaseAnswers,
+  type Health,
+  migrationsCurrent,
+  reaperRuns,
+  workersRun,
+} from '../observe/health.ts'
+import { type Database, openDatabase } from '../postgres/database.ts'
+import type { Runtime } from '../worker/process.ts'
+import type { LeaseholdModuleOptions, LeaseholdRuntime } from './runtime.ts'
+
+/** What @nestjs/terminus expects of an indicator: the status, and by the name of each check what it found. */
+export type LeaseholdHealth<Key extends string = string> = Record<
+  Key,
+  { status: 'up' | 'down' } & Record<string, string>
+>
+
+/**
+ * The checks of `/readyz`: the database answers, its schema is current, the workers run, somebody reaps their tables.
+ *
+ * ```ts
+ * @Get('health') @HealthCheck()
+ * check() {
+ *   return this.health.check([async () => this.leasehold.isHealthy('leasehold')])
+ * }
+ * ```
+ */
+export class LeaseholdHealthIndicator {
+  readonly #options: LeaseholdModuleOptions
+  readonly #runtime: LeaseholdRuntime
+  #db: Database | undefined
+  #health: Health | undefined
+
+  constructor(options: LeaseholdModuleOptions, runtime: LeaseholdRuntime) {
+    this.#options = options
+    this.#runtime = runtime
+  }
+
+  /** Never rejects. The answer takes at most three seconds, also where the database does not answer. */
+  async isHealthy<const Key extends string>(key: Key): Promise<LeaseholdHealth<Key>> {
+    // Opened by the first request: a process that only enqueues may never be asked.
+    this.#health ??= createHealth(this.#checks())
+    const results = await this.#health.examine()
+    const status = results.every(({ ok }) => ok) ? ('up' as const) : ('down' as const)
+    const details = Object.fromEntries(results.map(({ name, detail }) => [name, detail]))
+    // The compiler makes the name of the field a string.
+    return { [key]: { ...details, status } } as LeaseholdHealth<Key>
+  }
+
+  /** The last hook: until here the application answers requests. */
+  async onApplicationShutdown(): Promise<void> {
+    await this.#db?.close()
+  }
+
+  #checks(): Check[] {
+    const { databaseUrl, schema = 'leasehold', start = true } = this.#options
+    const runtime = this.#runtime
+    const db = openDatabase({ url: databaseUrl, maxConnections: 3, applicationName: 'leasehold health' })
+    this.#db = db
+    const always = [databaseAnswers(db), migrationsCurrent(db, schema)]
+    if (!start) return always
+    const running = (): Runtime[] => (runtime.runtime === undefined ? [] : [runtime.runtime])
+    return [
+      ...always,
+      workersRun(() => runtime.state),
+      claimsRows(running),
+      // Which tables there are is known once the workers have started.
+      { name: 'reaper', run: async () => reaperRuns(db, schema, runtime.tables).run() },
+    ]
+  }
+}
