@@ -10,7 +10,7 @@ const BAR = /^[█░]{32} (?<done>\d+) of (?<total>\d+)(?: or more)? chunks, (?
 function start(directory: string, ...args: readonly string[]): TestProcess {
   // An empty variable counts as not set.
   const env = { DATABASE_URL: '', CALLS_PER_SECOND: '60' }
-  return spawnNode('examples/sync/sync.mjs', args, { cwd: directory, env })
+  return spawnNode('examples/sync/main.mjs', args, { cwd: directory, env })
 }
 
 function doneIn(line: string): number {

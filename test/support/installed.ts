@@ -4,7 +4,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { getCurrentTest } from 'vitest/suite'
+import { TestRunner } from 'vitest'
 
 const PROJECT = fileURLToPath(new URL('../../', import.meta.url))
 // Install scripts download what no test needs.
@@ -24,7 +24,7 @@ export async function installed(folder: string): Promise<void> {
   folders.set(folder, installing)
   return installing.catch((error: unknown) => {
     const isSkipped = UNREACHABLE.test(String(error)) && process.env['LEASEHOLD_REQUIRE_BROKERS'] !== '1'
-    const test = getCurrentTest()
+    const test = TestRunner.getCurrentTest()
     if (!isSkipped || test === undefined) throw error
     const reason = `the packages of ${folder} are not installed, and the registry cannot be reached`
     process.stderr.write(`skipped: ${reason}\n`)

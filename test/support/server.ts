@@ -168,10 +168,10 @@ export async function serversOf(directory: string): Promise<number[]> {
   return found.filter(({ parent }) => !pids.has(parent)).map(({ pid }) => pid)
 }
 
-/** The processes with the command line of a server in this directory. */
+/** The processes with the command line of a server in `.leasehold` of this directory, or in a folder of it. */
 export async function processesOn(directory: string): Promise<Process[]> {
-  const data = join(directory, '.leasehold', 'data')
-  return (await processes()).filter(({ command }) => command.includes(`postgres -D ${data} `))
+  const data = join(directory, '.leasehold', '/')
+  return (await processes()).filter(({ command }) => command.includes(`postgres -D ${data}`))
 }
 
 export interface Process {

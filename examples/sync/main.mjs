@@ -1,7 +1,7 @@
 // Syncs a matrix of a (local) office of statistics into a table, and shows how far it is.
 //
-//   npm run build && node examples/sync/sync.mjs            kill it as you like, and start it again: it goes on
-//   node examples/sync/sync.mjs --force                     once more, although everything is there
+//   npm run example sync               kill it as you like, and start it again: it goes on
+//   npm run example sync -- --force    once more, although everything is there
 //
 // On the database in DATABASE_URL, or on an embedded one in .leasehold/sync-example.
 // CALLS_PER_SECOND says how often the office may be called (default 10).
