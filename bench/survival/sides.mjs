@@ -129,16 +129,7 @@ function graphileWorker(worker) {
         },
       })
       // As its documentation does it. It handles SIGTERM itself, and ends the process when it has released its jobs.
-      runner.promise
-        .then(() => {
-          // Nothing keeps a program alive whose runner has ended; here, the channel to the bench would.
-          trouble('the runner ended')
-          process.disconnect()
-        })
-        .catch((error) => {
-          trouble(`the runner ended: ${error.message}`)
-          process.exit(1)
-        })
+      void untilEnd(runner.promise, trouble)
     },
 
     // What is done is deleted.
@@ -150,6 +141,18 @@ function graphileWorker(worker) {
       from graphile_worker._private_jobs`,
 
     age: `update graphile_worker._private_jobs set locked_at = locked_at - interval '4 hours 1 minute' where locked_at is not null`,
+  }
+}
+
+/** Nothing keeps a program alive whose runner has ended; here, the channel to the bench would. */
+async function untilEnd(running, trouble) {
+  try {
+    await running
+    trouble('the runner ended')
+    process.disconnect()
+  } catch (error) {
+    trouble(`the runner ended: ${error.message}`)
+    process.exit(1)
   }
 }
 

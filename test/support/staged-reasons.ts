@@ -40,7 +40,7 @@ export const STAGED = {
 const returnedIn = new Map<string, Set<ReasonCode>>()
 
 function returnedHere(): Set<ReasonCode> {
-  const file = expect.getState().testPath ?? ''
+  const { testPath: file = '' } = expect.getState()
   const returned = returnedIn.get(file) ?? new Set()
   returnedIn.set(file, returned)
   return returned
