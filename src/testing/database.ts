@@ -9,7 +9,7 @@ import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { DatabaseClient } from '../postgres/client.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { quoteIdentifier, quoteQualified } from '../postgres/identifiers.ts'
-import { migrate, MIGRATIONS_DIRECTORY, readMigrations } from '../postgres/migrate.ts'
+import { migrate, readMigrations } from '../postgres/migrate.ts'
 import { holdTestServer, type ServerHold } from './test-server.ts'
 
 export interface TestDatabaseOptions {
@@ -193,7 +193,7 @@ async function templateFor(
   admin: Administration,
 ): Promise<string | undefined> {
   const { migrate: isMigrated = true, schema = 'leasehold', prepare, prepareKey } = options
-  const files = isMigrated ? await readMigrations(MIGRATIONS_DIRECTORY) : []
+  const files = isMigrated ? await readMigrations() : []
   const base = isMigrated
     ? await ensureTemplate(admin, url, [schema, ...files.map(({ checksum }) => checksum)], {
         fill: async (db) => migrate(db, { schema }),

@@ -16,7 +16,7 @@ import { fileURLToPath } from 'node:url'
 import { dataDirectory, filesOf, makeDirectory } from '../embedded/directory.ts'
 import { acquireStartLock } from '../embedded/start-lock.ts'
 import { ERROR_CODES, hasCode, LeaseholdError } from '../errors.ts'
-import { packageVersion } from '../version.ts'
+import { packageVersion } from '../package-files.ts'
 
 /** Without durability, which costs time and which no test needs. */
 export const FAST_SETTINGS = {
