@@ -209,6 +209,14 @@ const SEEN = {
   embedded: 'EMBEDDED_MISSING',
 }
 
+/** Optional packages, as if they had been installed there too. */
+async function link(project: string, names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    const path = join(project, 'node_modules', name)
+    if (!existsSync(path)) await symlink(join(root, 'node_modules', name), path)
+  }
+}
+
 describe('installed', () => {
   it.for(nodes)(
     'under $title, an application migrates, publishes and serves the dashboard, imported with npm and required with pnpm',
@@ -228,6 +236,8 @@ describe('installed', () => {
     'every entry point can be imported and required under $title, and both give the same module',
     async ({ path }, { skip }) => {
       const { npm, pnpm } = await installedProjects(skip)
+      // `leasehold/nestjs` imports NestJS, which an application that uses it has.
+      for (const project of [npm, pnpm]) await link(project, ['@nestjs'])
       const names = subpaths.map((subpath) => posix.join('leasehold', subpath))
       const script = `
 const { createRequire } = await import('node:module')
@@ -252,8 +262,8 @@ console.log(JSON.stringify(loaded))`
   }) => {
     const { npm, pnpm } = await installedProjects(skip)
     const names = subpaths
-      // Their options are those of the brokers' clients, which are not installed.
-      .filter((subpath) => !/nats|rabbitmq|redis/.test(subpath))
+      // Their types are those of the brokers' clients and of NestJS, which are not installed.
+      .filter((subpath) => !/nats|rabbitmq|redis|nestjs/.test(subpath))
       .map((subpath, i) => [posix.join('leasehold', subpath), `m${i}`] as const)
     const config = {
       compilerOptions: { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, types: [] },
@@ -300,12 +310,6 @@ export const event: Parameters<typeof outbox.enqueue>[1] = { type: 'order.lost',
       ),
     ])
   })
-
-  /** Optional packages, as if they had been installed there too. */
-  async function link(project: string, names: readonly string[]): Promise<void> {
-    for (const name of names)
-      await symlink(join(root, 'node_modules', name), join(project, 'node_modules', name))
-  }
 
   async function serves(project: string, node = '', env: Record<string, string> = {}): Promise<void> {
     const command = join(project, 'node_modules/leasehold/bin/leasehold.cjs')
