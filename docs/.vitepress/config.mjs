@@ -45,6 +45,8 @@ export default defineConfig({
     docFooter: { prev: 'Previous page', next: 'Next page' },
     footer: { message: 'Apache-2.0' },
   },
+  // The index of the search and the page of the API are large.
+  vite: { build: { chunkSizeWarningLimit: 4_000 } },
   markdown: {
     anchor: { slugify: slug },
     linkify: false,
@@ -58,9 +60,9 @@ export default defineConfig({
     },
   },
   transformPageData: (page) => {
+    // VitePress does not check the links of the home page that are in its front matter.
     const { hero, features = [] } = page.frontmatter
-    if (hero !== undefined) hero.actions = hero.actions.filter(({ link }) => byAddress.has(link))
-    for (const { link } of features)
+    for (const { link } of [...(hero?.actions ?? []), ...features])
       if (!byAddress.has(link)) throw new Error(`${page.filePath} has a dead link: ${link}`)
     const { description } = byAddress.get(addressOf(page.filePath)) ?? {}
     return description === undefined ? {} : { description }
