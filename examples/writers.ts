@@ -17,7 +17,7 @@ export interface Libraries {
   readonly prisma: PrismaLike
 }
 
-/** As much of a PrismaClient as is used here: its engine is not part of the tests. */
+/** As much of a PrismaClient as is used here. The client itself is in examples/prisma. */
 export interface PrismaLike {
   $transaction<Result>(work: (tx: PrismaTransaction) => Promise<Result>): Promise<Result>
 }

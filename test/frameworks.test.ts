@@ -163,7 +163,7 @@ const frameworks: readonly (readonly [string, () => Promise<Running>])[] = [
   [
     'a route handler of Next.js',
     async () => {
-      // app/ops/leasehold/[...path]/route.ts exports these. Next.js calls them with a Web Request, which it expects a Web
+      // Next.js itself runs in installed-examples.test.ts. app/ops/leasehold/[...path]/route.ts exports these. Next.js calls them with a Web Request, which it expects a Web
       // Response for; the second argument is an object with the parameters of the path.
       const handler = async (request: Request, _context: unknown): Promise<Response> => {
         const user = userIn(request.headers.get('cookie'))

@@ -5,6 +5,7 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node'
  * file that is missing here is only run later than it could be.
  */
 const SLOW_FILES = [
+  'test/installed-examples.test.ts',
   'test/roles.test.ts',
   'test/tutorial.test.ts',
   'test/documents.test.ts',
@@ -77,6 +78,7 @@ const SLOW_FILES = [
   'test/sync-example.test.ts',
   'test/dashboard/reconcile.test.ts',
   'src/outbox/buckets.test.ts',
+  'test/examples.test.ts',
 ]
 
 /** Runs the slow files first and the others by their size. Vitest knows durations only where it has run before. */
