@@ -297,6 +297,21 @@ export async function runPage(page: Page, options: RunOptions): Promise<void> {
     await shell.close()
   } finally {
     await shell.kill()
+    if (page.isEmbedded) await killServers(project)
+  }
+}
+
+/** Kills the embedded servers of a page that failed before it had stopped them. */
+async function killServers(project: string): Promise<void> {
+  const files = await readdir(project, { recursive: true })
+  for (const path of files.filter((each) => each.endsWith('/postmaster.pid'))) {
+    const [pid] = (await readFile(join(project, path), 'utf8')).split('\n')
+    try {
+      // The immediate shutdown of PostgreSQL.
+      process.kill(Number(pid), 'SIGQUIT')
+    } catch {
+      // It has ended.
+    }
   }
 }
 
