@@ -1,5 +1,4 @@
 /** The examples with packages of their own: Next.js and Prisma, as they are. */
-import { readFile } from 'node:fs/promises'
 import { expect, it } from 'vitest'
 import { useDatabase } from './support/database.ts'
 import { installed } from './support/installed.ts'
@@ -57,15 +56,4 @@ it('Next.js: a built application writes events, and serves the dashboard and the
   expect((await replay(url)).status).toBe(200)
 
   expect(await launcher.kill(), launcher.output().stderr).toEqual({ code: 0, signal: null })
-})
-
-it('Next.js: what a standalone build would copy has the migrations and the dashboard', async () => {
-  await installed('examples/nextjs')
-  const route = '../examples/nextjs/.next/server/app/orders/route.js.nft.json'
-  // Next.js wrote it, in the test before this one.
-  const { files } = JSON.parse(await readFile(new URL(route, import.meta.url), 'utf8')) as {
-    files: readonly string[]
-  }
-  for (const part of ['migrations/001_core.sql', 'dist/dashboard/assets.json'])
-    expect(files.filter((file) => file.endsWith(`/leasehold/${part}`))).toHaveLength(1)
 })
