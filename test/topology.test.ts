@@ -159,7 +159,9 @@ describe('REC-14: compose.yaml', () => {
     const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.+) \S+$/gm)].flatMap(([, files = '']) =>
       files.split(' '),
     )
-    expect(copied).toEqual(expect.arrayContaining(['src', 'migrations', 'examples', 'package.json']))
+    expect(copied).toEqual(
+      expect.arrayContaining(['src', 'migrations', 'examples/payment-reconciler', 'package.json']),
+    )
     for (const file of copied) {
       expect(existsSync(new URL(`../${file}`, import.meta.url)), file).toBe(true)
       expect(ignored, file).toContain(`!${file}`)

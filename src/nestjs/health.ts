@@ -23,9 +23,13 @@ export type LeaseholdHealth<Key extends string = string> = Record<
  * The checks of `/readyz`: the database answers, its schema is current, the workers run, somebody reaps their tables.
  *
  * ```ts
- * @Get('health') @HealthCheck()
- * check() {
- *   return this.health.check([async () => this.leasehold.isHealthy('leasehold')])
+ * class HealthController {
+ *   constructor(readonly health: HealthCheckService, readonly leasehold: LeaseholdHealthIndicator) {}
+ *
+ *   @Get('health') @HealthCheck()
+ *   check() {
+ *     return this.health.check([async () => this.leasehold.isHealthy('leasehold')])
+ *   }
  * }
  * ```
  */

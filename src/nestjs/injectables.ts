@@ -7,7 +7,9 @@ import type { Webhooks as CreatedWebhooks } from '../webhooks/send/send.ts'
  * The producer's side of the outbox, as `createOutbox` makes it.
  *
  * ```ts
- * constructor(private readonly outbox: Outbox<ShopEvents>) {}
+ * class Orders {
+ *   constructor(private readonly outbox: Outbox<ShopEvents>) {}
+ * }
  * ```
  */
 export type Outbox<Payloads extends EventPayloads = AnyPayloads> = CreatedOutbox<Payloads>
@@ -33,7 +35,9 @@ export type InjectableClass = abstract new (...args: never[]) => object
  * the class itself.
  *
  * ```ts
- * constructor(@Inject(leaseholdToken(Outbox, 'billing')) private readonly outbox: Outbox<BillingEvents>) {}
+ * class Invoices {
+ *   constructor(@Inject(leaseholdToken(Outbox, 'billing')) private readonly outbox: Outbox<BillingEvents>) {}
+ * }
  * ```
  */
 export function leaseholdToken(of: InjectableClass, name?: string): InjectableClass | string {

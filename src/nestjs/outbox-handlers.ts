@@ -31,8 +31,12 @@ const DECLARED = 'leasehold:outbox-handlers'
  * what becomes of the event, as with `leasehold/publishers/handlers`. A method may handle several types.
  *
  * ```ts
- * @OutboxHandler('order.paid')
- * async ship(event: OutboxEvent<'order.paid', { order: string }>) { … }
+ * class Shipping {
+ *   @OutboxHandler('order.paid')
+ *   async ship({ payload }: OutboxEvent<'order.paid', { order: string }>) {
+ *     await this.carrier.collect(payload.order)
+ *   }
+ * }
  * ```
  */
 export function OutboxHandler<const Type extends string>(type: Type, options: OutboxHandlerOptions = {}) {

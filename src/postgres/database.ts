@@ -207,7 +207,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   }
 
   return {
-    async query<Row extends object>(statement: Statement): Promise<Result<Row>> {
+    async query<Row extends object = Record<string, unknown>>(statement: Statement): Promise<Result<Row>> {
       return withSession(settings.queryTimeoutMs, async (session) => session.queryAlone<Row>(statement))
     },
     async transaction<T>(work: (tx: Queryable) => Promise<T>, choice: TransactionOptions = {}): Promise<T> {

@@ -18,5 +18,5 @@ export interface Result<Row> {
  */
 export interface Queryable {
   // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- the statement, not the compiler, knows the row
-  query<Row extends object>(statement: Statement): Promise<Result<Row>>
+  query<Row extends object = Record<string, unknown>>(statement: Statement): Promise<Result<Row>>
 }

@@ -15,7 +15,7 @@ export interface LeaseSubject<OutcomeName extends string = string> {
   /** Required if the table has groups: those that `insert` fills, in the order of the rows. */
   readonly groups?: readonly string[]
   /** Deletes every row. */
-  readonly empty: () => Promise<void>
+  readonly empty: () => Promise<unknown>
   /**
    * Inserts rows that are claimable at once and returns their ids in claim order. In a table with an ordering key each
    * row has its own key, or none.

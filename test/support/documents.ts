@@ -273,7 +273,10 @@ export function hasSteps({ blocks }: Page): boolean {
 export async function runPage(page: Page, options: RunOptions): Promise<void> {
   const project = join(options.directory, projectName(page))
   await createProject(project)
-  const usesPort = page.blocks.some(({ code }) => code.includes(DEFAULT_PORT))
+  // Without a given port, `up` takes a free one only where it needs no keys: on the embedded server.
+  const usesPort = page.blocks.some(
+    ({ code }) => code.includes(DEFAULT_PORT) || (!page.isEmbedded && /^npx leasehold up\b/m.test(code)),
+  )
   const withPort = (code: string): string => code.replaceAll(DEFAULT_PORT, String(options.port))
   const shell = await openShell(project, {
     ...cleanEnvironment(options.directory),
