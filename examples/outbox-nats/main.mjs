@@ -35,7 +35,7 @@ async function placeOrder(item) {
   return db.transaction(async (tx) => {
     const text = 'insert into orders (item) values ($1) returning id'
     const { rows } = await tx.query({ text, values: [item] })
-    const order = rows[0].id
+    const order = String(rows[0].id)
     const event = { type: 'order.placed', payload: { order }, orderingKey: order }
     return { order, ...(await outbox.enqueue(tx, event)) }
   })

@@ -69,7 +69,9 @@ async function tell({ state, error, done, total }) {
     text: 'select count(*)::int as rows, sum(people)::int as people from statistics.population',
   })
   const { people } = await (await fetch(`${office.url}/matrices/POP105A/total`)).json()
-  say(`Done: ${rows[0].rows} rows; ${rows[0].people} people in the table, ${people} at the office.`)
+  say(
+    `Done: ${Number(rows[0].rows)} rows; ${Number(rows[0].people)} people in the table, ${people} at the office.`,
+  )
   say(`The office was asked for ${office.requests} chunks by this process.`)
   if (rows[0].people !== people) process.exitCode = 1
   return undefined

@@ -42,7 +42,8 @@ export default {
             (select count(*)::int from public.effects where effects.n = (chunk_query ->> 'n')::int) as effects
           from leasehold.sync_checkpoint_states order by position`,
       })
-      for (const { n, ...rest } of rows) context.history.write({ type: 'outcome', of: `chunk ${n}`, ...rest })
+      for (const { n, ...rest } of rows)
+        context.history.write({ type: 'outcome', of: `chunk ${String(n)}`, ...rest })
       if (rows.length !== chunks) throw new Error(`there are ${rows.length} chunks instead of ${chunks}`)
     } finally {
       runs.isOver = true

@@ -58,7 +58,7 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
 
   async function stored(): Promise<Record<string, unknown>[]> {
     const text = `select id::int, status, attempts, expiries, round(extract(epoch from ${column} - now()))::int as due_in_s from ${target} order by id`
-    return (await db.query<Record<string, unknown>>({ text })).rows
+    return (await db.query({ text })).rows
   }
 
   const ids = ({ claimed }: Claim<object>): number[] => claimed.map(({ lease }) => Number(lease.id))

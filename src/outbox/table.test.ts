@@ -326,8 +326,7 @@ describe('a restored dump', () => {
   }
 
   async function all(): Promise<readonly Readonly<Record<string, unknown>>[]> {
-    return (await db.query<Record<string, unknown>>({ text: 'select * from leasehold.outbox order by id' }))
-      .rows
+    return (await db.query({ text: 'select * from leasehold.outbox order by id' })).rows
   }
 })
 
@@ -372,7 +371,7 @@ describe('the roles', () => {
   async function as(role: string, text: string): Promise<readonly Readonly<Record<string, unknown>>[]> {
     return db.transaction(async (tx) => {
       await tx.query({ text: `set local role leasehold_${role}` })
-      return (await tx.query<Record<string, unknown>>({ text })).rows
+      return (await tx.query({ text })).rows
     })
   }
   const denied = { code: 'PERMISSION_DENIED' }

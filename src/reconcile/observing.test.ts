@@ -54,7 +54,7 @@ async function insert(count: number): Promise<void> {
 
 async function payment(): Promise<Record<string, unknown> | undefined> {
   const text = 'select status, owner, until > now() as rests, token from public.payments order by id limit 1'
-  return (await db.query<Record<string, unknown>>({ text })).rows[0]
+  return (await db.query({ text })).rows[0]
 }
 
 /** Resolves when it is let go. */

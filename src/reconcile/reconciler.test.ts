@@ -47,7 +47,7 @@ function declare(
 }
 
 async function rows(): Promise<Record<string, unknown>[]> {
-  const { rows: found } = await db.query<Record<string, unknown>>({
+  const { rows: found } = await db.query({
     text: 'select id, status, reconcile_lease_owner as owner, tx_hash from public.payment_requests order by id',
   })
   return found

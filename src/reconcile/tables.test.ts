@@ -271,7 +271,7 @@ describe('D10: an expired lease of a reconciled row', () => {
   }
 
   async function payment(): Promise<Record<string, unknown> | undefined> {
-    const { rows } = await db.query<Record<string, unknown>>({
+    const { rows } = await db.query({
       text: `select status, reconcile_lease_owner as owner, reconcile_lease_expiries as expiries,
           round(greatest(0, extract(epoch from reconcile_lease_until - now())))::int as rests from app.payments`,
     })

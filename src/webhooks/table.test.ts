@@ -38,7 +38,7 @@ async function change(set: string): Promise<void> {
 
 async function all(): Promise<readonly Readonly<Record<string, unknown>>[]> {
   const text = 'select * from leasehold.webhook_outbox order by id'
-  return (await db.query<Record<string, unknown>>({ text })).rows
+  return (await db.query({ text })).rows
 }
 
 async function statuses(): Promise<unknown[]> {
@@ -354,7 +354,7 @@ describe('the roles', () => {
   async function as(role: string, text: string): Promise<readonly Readonly<Record<string, unknown>>[]> {
     return db.transaction(async (tx) => {
       await tx.query({ text: `set local role leasehold_${role}` })
-      return (await tx.query<Record<string, unknown>>({ text })).rows
+      return (await tx.query({ text })).rows
     })
   }
   const denied = { code: 'PERMISSION_DENIED' }

@@ -14,12 +14,12 @@ const EVENT_ID = '0190b3a0-0000-7000-8000-000000000001'
 
 async function row(id: number): Promise<Record<string, unknown> | undefined> {
   const text = 'select * from leasehold.outbox where id = $1'
-  return (await db.query<Record<string, unknown>>({ text, values: [id] })).rows[0]
+  return (await db.query({ text, values: [id] })).rows[0]
 }
 
 async function audit(): Promise<Record<string, unknown>[]> {
   const text = 'select principal, action, target, details from leasehold.audit order by id'
-  return (await db.query<Record<string, unknown>>({ text })).rows
+  return (await db.query({ text })).rows
 }
 
 describe('enqueue', () => {

@@ -21,7 +21,7 @@ const HOOKS = 'https://receiver.example/hooks'
 
 async function row(id: string): Promise<Record<string, unknown>> {
   const text = 'select * from leasehold.webhook_endpoints where id = $1'
-  return (await db.query<Record<string, unknown>>({ text, values: [id] })).rows[0] ?? {}
+  return (await db.query({ text, values: [id] })).rows[0] ?? {}
 }
 
 describe('an endpoint', () => {

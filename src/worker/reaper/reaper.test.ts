@@ -121,7 +121,7 @@ async function expire(table: LeaseTable): Promise<void> {
 }
 
 async function rowsOf(table: LeaseTable): Promise<Record<string, unknown>[]> {
-  return (await db.query<Record<string, unknown>>({ text: `table ${tableName(table)}` })).rows
+  return (await db.query({ text: `table ${tableName(table)}` })).rows
 }
 
 describe('expired leases', () => {
