@@ -1,6 +1,6 @@
 import { Events, openDatabase } from 'leasehold'
 import { Client } from 'pg'
-import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest'
+import { afterAll, beforeAll, beforeEach, expect, it, onTestFinished, vi } from 'vitest'
 import { loadSettings } from '../src/config/load.ts'
 import { askFor, type Billing, billingSync, cancelAndReplay, howFar, startSync } from '../examples/sync.ts'
 import { useDatabase } from './support/database.ts'
@@ -106,9 +106,9 @@ it('the SQL in the guide requests a job once and shows its progress', async () =
 
 it('the configuration in the guide declares the two workers of a runner without opening a connection', async () => {
   vi.stubEnv('DATABASE_URL', 'postgresql://app@127.0.0.1:9/app')
+  onTestFinished(() => void vi.unstubAllEnvs())
   const workingDirectory = new URL('../examples/sync', import.meta.url).pathname
   const { settings } = await loadSettings({ flags: {}, environment: {}, workingDirectory, terminal: false })
-  vi.unstubAllEnvs()
   expect(settings.workers.map(({ name, role = name }) => [name, role])).toEqual([
     ['sync-jobs', 'sync'],
     ['sync', 'sync'],

@@ -118,7 +118,7 @@ async function missingProblems({ read, schema, now, remark }: Examination): Prom
       ]
     if (state === 'dead' && diedAt !== null && now() - diedAt.getTime() < RECENT_MS)
       remark(
-        `${who} died at ${diedAt.toISOString()}, and its rows were taken back. Its log, or that of the machine, says why; a lack of memory is the most frequent cause.`,
+        `${who} died at ${diedAt.toISOString()}, and its rows were taken back. Its log, or that of the machine, says why; a lack of memory is the most frequent cause. A process that was stopped while handlers ignored their signals is shown like this too.`,
       )
     if (state !== 'alive') return []
     return paused.map(({ worker, table, reason, since, error }) => ({

@@ -1,4 +1,4 @@
-import { afterAll, beforeEach, expect, it, vi } from 'vitest'
+import { afterAll, beforeEach, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { recording, useRelays } from '../../../test/support/running-relay.ts'
 import { collect } from '../../../test/support/running-worker.ts'
@@ -72,6 +72,7 @@ it('the latency includes failed attempts, and is measured once', async () => {
 
 it('the latency does not depend on the clock of the host', async () => {
   vi.useFakeTimers({ toFake: ['Date'], now: new Date('2001-01-01T00:00:00Z') })
+  onTestFinished(() => void vi.useRealTimers())
   const { claims, all, measured } = await publishOne(() => undefined)
   const [stored = Number.NaN] = await storedLatencies()
   expect(measured[0]).toBeGreaterThanOrEqual(stored - ROUNDING_MS)

@@ -284,12 +284,13 @@ returning coalesce((select had_died from before), false) as had_died, (
 /**
  * A stop that leaves rows behind, because their handlers ignored their signals. The process does not register as stopped:
  * it is found missing when its session has ended, as if it had been killed, and its rows do not wait for their leases.
+ * Where its session is hidden nobody would miss it, so it has stopped, and its leases expire.
  */
 export function lastCounters(schema: string, id: string, counters: Counters): Statement {
   return {
     text: `
 update ${quoteQualified(schema, 'workers')}
-set counters = $2::jsonb
+set counters = $2::jsonb, stopped_at = case when session_pid is null then now() end
 where id = $1`,
     values: [id, JSON.stringify(counters)],
   }

@@ -61,3 +61,27 @@ describe('a process that stops while its handlers still run', () => {
     },
   )
 })
+
+describe('a process that stops and leaves rows behind', () => {
+  it.each([
+    ['is not shown as stopped, so that it is found missing', { listen: true }, 'alive'],
+    [
+      'is shown as stopped where its session is hidden, since nobody would miss it',
+      { listen: false },
+      'stopped',
+    ],
+  ] as const)('%s', async (_, options, state) => {
+    await insertJobs(db, 1)
+    const [begun, held] = [door(), door()]
+    const handle = async (): Promise<void> => {
+      begun.open()
+      await held.opened
+    }
+    const settings = { shutdownTimeoutMs: 10 }
+    const { runtime } = await run({ handle, settings }, { presenceMs: 50, reaper: false, ...options })
+    await begun.opened
+    expect(await runtime.stop()).toEqual({ clean: false })
+    expect(await only()).toMatchObject({ id: runtime.id, state })
+    held.open()
+  })
+})
