@@ -10,6 +10,7 @@ const common = {
   testTimeout: 300_000,
   hookTimeout: 300_000,
   expect: { poll: { timeout: 120_000, interval: 20 } },
+  setupFiles: 'test/support/bounded-waiting.ts',
   pool: 'forks',
   // More than cores, because a file that waits for a lease or a process leaves its core to the others.
   maxWorkers: 5,
