@@ -2,12 +2,12 @@ import { randomBytes } from 'node:crypto'
 import { readdir } from 'node:fs/promises'
 import { Client, Pool } from 'pg'
 import { afterAll, describe, expect, inject, it, onTestFinished } from 'vitest'
-import { withAdmin } from '../../test/support/admin.ts'
+import { withAdmin, withDatabase } from '../../test/support/admin.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { useProcesses, type TestProcess } from '../../test/support/processes.ts'
 import { projectFile } from '../../test/support/project-files.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { testDatabase, type TestDatabaseOptions } from './index.ts'
+import { testDatabase, type PreparedDatabase, type TestDatabaseOptions } from './index.ts'
 
 const url = inject('clusterUrl')
 const { spawnNode } = useProcesses()
@@ -31,6 +31,16 @@ async function databaseExists(name: string): Promise<boolean> {
   const { rowCount } = await client.query('select from pg_database where datname = $1', [name])
   await client.end()
   return rowCount === 1
+}
+
+/** A database as another project would name it in `TEST_DATABASE_URL`. */
+async function administrationDatabase(): Promise<string> {
+  const name = `project_${randomBytes(6).toString('hex')}`
+  await withAdmin(url, async (admin) => void (await admin.query(`create database ${name}`)))
+  onTestFinished(async () =>
+    withAdmin(url, async (admin) => void (await admin.query(`drop database ${name} with (force)`))),
+  )
+  return withDatabase(url, name)
 }
 
 async function create(options: TestDatabaseOptions = {}) {
@@ -97,6 +107,31 @@ describe('a test database', () => {
     await create({ migrate: false })
     expect(await databaseExists(db.name)).toBe(false)
     await pool.end()
+  })
+
+  it('is not dropped by a project that uses another database of the server, nor is its template', async () => {
+    const [first, second] = await Promise.all([administrationDatabase(), administrationDatabase()])
+    const db = await create({ url: first, migrate: false })
+    const prepare = async (prepared: PreparedDatabase) =>
+      void (await prepared.query({ text: 'create table orders ()' }))
+    const options = { migrate: false, prepareKey: 'orders of two projects' }
+    const copy = await create({
+      ...options,
+      url: first,
+      // While the first project prepares its template, the second does the same.
+      prepare: async (prepared) => {
+        await (await testDatabase({ ...options, url: second, prepare })).close()
+        await prepare(prepared)
+      },
+    })
+    expect((await copy.query({ text: 'select from orders' })).rows).toEqual([])
+    expect(await databaseExists(db.name)).toBe(true)
+  })
+
+  it('is refused with the error of prepare where prepare lacks a privilege', async () => {
+    const denied = Object.assign(new Error('permission denied for table orders'), { code: '42501' })
+    const prepare = async () => Promise.reject(denied)
+    await expect(testDatabase({ url, migrate: false, prepare })).rejects.toBe(denied)
   })
 
   it('is refused with the reason where the role may not create databases', async () => {
@@ -167,7 +202,9 @@ describe('the shared server', () => {
     const directory = await temporaryDirectory()
     onTestFinished(async () => removeDirectory(directory))
     const env = { TMPDIR: directory, TEST_DATABASE_URL: '' }
-    const run = spawnNode('examples/testing/shop.test.mjs', [], { env, execArgv: ['--test'] })
+    // The default reporter depends on the version of Node.js.
+    const execArgv = ['--test', '--test-reporter=tap']
+    const run = spawnNode('examples/testing/shop.test.mjs', [], { env, execArgv })
     const { code } = await run.exited
     expect(run.output()).toMatchObject({ stdout: expect.stringMatching(/^# pass 5$/m), stderr: '' })
     expect(code).toBe(0)

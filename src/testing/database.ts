@@ -55,8 +55,6 @@ export interface TestDatabase extends PreparedDatabase {
   close(): Promise<void>
 }
 
-const NAME = /^leasehold_test_[0-9a-f]{12}$/
-
 /** Creates a database for a test file. Call `close()` when the file has ended. */
 export async function testDatabase(options: TestDatabaseOptions = {}): Promise<TestDatabase> {
   refuseUnknownOptions('testDatabase', options, OPTIONS)
@@ -69,7 +67,7 @@ export async function testDatabase(options: TestDatabaseOptions = {}): Promise<T
       return await createDatabase(options, hold, admin)
     } catch (error) {
       await admin.end()
-      throw isCreateDenied(error) ? createDenied(error) : error
+      throw error
     }
   } catch (error) {
     hold.release()
@@ -83,7 +81,7 @@ async function createDatabase(
   admin: Administration,
 ): Promise<TestDatabase> {
   await dropOrphans(admin)
-  const name = `leasehold_test_${randomBytes(6).toString('hex')}`
+  const name = `${admin.testPrefix}${randomBytes(6).toString('hex')}`
   const url = withDatabase(hold.url, name)
   // As long as this session lives, nobody else drops the database.
   await lock(admin, name)
@@ -127,6 +125,12 @@ async function close(db: Database, name: string, hold: ServerHold, admin: Admini
 
 /** The session that creates and drops databases. */
 interface Administration extends Pick<Client, 'query' | 'end'> {
+  /**
+   * What the names of its databases begin with. They contain the oid of the database that the session is connected to,
+   * because its locks are seen only there: sessions in another database must not take the same names.
+   */
+  readonly testPrefix: string
+  readonly templatePrefix: string
   /** A process that has nothing else to do does not wait for the session until `ref` is called. */
   unref(): void
   ref(): void
@@ -143,7 +147,13 @@ async function openAdministration(url: string): Promise<Administration> {
   client.on('error', () => {})
   await client.connect()
   await client.query('set idle_session_timeout = 0')
+  const { rows } = await client.query<{ scope: string }>(
+    `select lpad(to_hex(oid::bigint), 8, '0') as scope from pg_database where datname = current_database()`,
+  )
+  const scope = rows[0]?.scope ?? ''
   return {
+    testPrefix: `leasehold_test_${scope}_`,
+    templatePrefix: `leasehold_template_${scope}_`,
     query: client.query.bind(client),
     end: client.end.bind(client),
     unref: () => socket.unref(),
@@ -160,12 +170,16 @@ async function unlock(admin: Administration, name: string): Promise<void> {
   await admin.query('select pg_advisory_unlock(hashtextextended($1, 0))', [name])
 }
 
-/** Drops the databases of test processes that have ended without doing so: nobody holds their locks. */
+/**
+ * Drops the databases of test processes that have ended without doing so: nobody holds their locks. Those that were
+ * created from another administration database are left alone, because their locks cannot be seen from here.
+ */
 async function dropOrphans(admin: Administration): Promise<void> {
   const { rows } = await admin.query<{ datname: string }>(
-    `select datname from pg_database where starts_with(datname, 'leasehold_test_')`,
+    `select datname from pg_database where datname ~ ('^' || $1 || '[0-9a-f]{12}$')`,
+    [admin.testPrefix],
   )
-  for (const { datname } of rows.filter((row) => NAME.test(row.datname))) {
+  for (const { datname } of rows) {
     const { rows: answer } = await admin.query<{ locked: boolean }>(
       'select pg_try_advisory_lock(hashtextextended($1, 0)) as locked',
       [datname],
@@ -215,7 +229,8 @@ async function ensureTemplate(
   identity: readonly string[],
   { from, fill }: TemplateContents,
 ): Promise<string> {
-  const name = `leasehold_template_${createHash('sha256').update(identity.join('\n')).digest('hex').slice(0, 12)}`
+  const hash = createHash('sha256').update(identity.join('\n')).digest('hex').slice(0, 12)
+  const name = `${admin.templatePrefix}${hash}`
   if (await isTemplate(admin, name)) return name
   await lock(admin, name)
   try {
@@ -248,7 +263,11 @@ async function isTemplate(admin: Administration, name: string): Promise<boolean>
 
 async function createFrom(admin: Administration, name: string, template: string | undefined): Promise<void> {
   const copy = template === undefined ? '' : ` template ${quoteIdentifier(template)}`
-  await admin.query(`create database ${quoteIdentifier(name)}${copy}`)
+  try {
+    await admin.query(`create database ${quoteIdentifier(name)}${copy}`)
+  } catch (error) {
+    throw hasCode(error, '42501') ? createDenied(error) : error
+  }
 }
 
 const DISCONNECT_TIMEOUT_MS = 2_000
@@ -326,10 +345,6 @@ function withDatabase(url: string, name: string): string {
   const changed = new URL(url)
   changed.pathname = `/${encodeURIComponent(name)}`
   return changed.href
-}
-
-function isCreateDenied(error: unknown): boolean {
-  return hasCode(error, '42501')
 }
 
 function createDenied(cause: unknown): LeaseholdError {
