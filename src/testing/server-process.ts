@@ -36,13 +36,19 @@ async function main(): Promise<void> {
   let timer: NodeJS.Timeout | undefined
   const stopLater = (ms: number): void => {
     clearTimeout(timer)
-    timer = setTimeout(() => void stopUnlessHeld(), ms)
+    timer = setTimeout(() => {
+      if (held.size === 0) stopping ??= stopUnlessHeld()
+    }, ms)
   }
+  // Stopping twice could take the lock of the next server's directory, and delete it.
+  let stopping: Promise<void> | undefined
   const stopUnlessHeld = async (): Promise<void> => {
-    if (held.size > 0) return
     // A test process that starts meanwhile waits for the lock, and then starts another server.
     const release = await lockDirectory(directory)
-    if (held.size > 0) return release?.()
+    if (held.size > 0) {
+      stopping = undefined
+      return release?.()
+    }
     await close(holds)
     await server.stop()
     await removeSocketDirectory(server)

@@ -6,7 +6,9 @@
  */
 import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { realpath, rename, rm, rmdir } from 'node:fs/promises'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { lstat, mkdir, open, readFile, realpath, rename, rm, rmdir } from 'node:fs/promises'
 import { createConnection } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -15,8 +17,9 @@ import { fileURLToPath } from 'node:url'
 
 import { dataDirectory, filesOf, makeDirectory } from '../embedded/directory.ts'
 import { acquireStartLock } from '../embedded/start-lock.ts'
-import { ERROR_CODES, hasCode, LeaseholdError } from '../errors.ts'
-import { packageVersion } from '../package-files.ts'
+import { ERROR_CODES, hasCode, LeaseholdError, messageOf } from '../errors.ts'
+import { distrust } from '../file-trust.ts'
+import { packageLocation, packageVersion } from '../package-files.ts'
 
 /** Without durability, which costs time and which no test needs. */
 export const FAST_SETTINGS = {
@@ -33,51 +36,93 @@ export interface ServerHold {
   release(): void
 }
 
-/** The compiled entry, also when this file runs as TypeScript. */
-const ENTRY = fileURLToPath(
-  new URL(
-    import.meta.url.endsWith('.ts') ? '../../dist/testing/server-process.js' : './server-process.js',
-    import.meta.url,
-  ),
-)
-
 /** A server may stop at the moment when it is found. */
 const MAX_ATTEMPTS = 10
+/** How long the process of the server may take to answer. It does nothing but answer, so it takes a moment. */
+const ANSWER_TIMEOUT_MS = 30_000
 const OWN_SERVER = 'To use a server of your own in tests, set TEST_DATABASE_URL.'
 
 /** Holds the server of this project, which is started if it does not run. */
-export async function holdTestServer(): Promise<ServerHold> {
+export async function holdTestServer(answerTimeoutMs = ANSWER_TIMEOUT_MS): Promise<ServerHold> {
+  const entry = serverProcessFile()
   const directory = await serverDirectory()
+  let stderr = ''
   for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
-    const hold = await connect(directory)
+    // Before anything in the directory is used: others can compute its path, and create it.
+    if ((await makeTrustedDirectory(directory)) === 'deleted') continue
+    const hold = await connect(directory, answerTimeoutMs)
     if (hold !== undefined) return hold
-    await makeDirectory(filesOf(directory))
     const release = await lockDirectory(directory)
     // The server has just stopped, and its directory is gone.
     if (release === undefined) continue
-    const started = await startUnlessRunning(directory)
-    if (started.outcome === 'failed') {
-      // It deletes the lock as well. From then on the lock at this path may be that of another process.
-      await discardDirectory(directory)
-      throw started.error
-    }
-    await release()
+    const started = await startUnlessRunning(entry, directory, release, answerTimeoutMs)
     if (started.hold !== undefined) return started.hold
+    stderr = started.stderr
   }
   throw new LeaseholdError(
     'EMBEDDED_FAILED',
-    `The embedded server for tests in ${directory} ended as soon as it had started, ${MAX_ATTEMPTS} times.`,
+    `The embedded server for tests in ${directory} ended as soon as it had started, ${MAX_ATTEMPTS} times.${stderr === '' ? '' : ` It reported:\n${stderr}\n`}`,
     { remedy: OWN_SERVER },
   )
 }
 
+/** The compiled program of the server's process, also when this file runs as TypeScript. */
+function serverProcessFile(): string {
+  const location = packageLocation()
+  const isSource = location.endsWith('.ts')
+  const file = fileURLToPath(
+    new URL(isSource ? '../dist/testing/server-process.js' : './testing/server-process.js', location),
+  )
+  if (existsSync(file)) return file
+  throw new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The embedded server for tests cannot be started, because ${file} does not exist.`,
+    {
+      remedy: isSource
+        ? 'Run npm run build.'
+        : `If leasehold is part of a bundle, leave it out (declare it as external). ${OWN_SERVER}`,
+    },
+  )
+}
+
 /** One for each user, project and installed version, so that neither schemas nor programs of several are mixed. */
-async function serverDirectory(): Promise<string> {
-  const identity = [process.getuid?.() ?? 0, await realpath(process.cwd()), ENTRY, packageVersion()]
+export async function serverDirectory(): Promise<string> {
+  const identity = [
+    process.getuid?.() ?? 0,
+    await realpath(process.cwd()),
+    serverProcessFile(),
+    packageVersion(),
+  ]
   const name = `leasehold-test-${createHash('sha256').update(identity.join('\n')).digest('hex').slice(0, 12)}`
   const parent = await realpath(tmpdir())
   // A Unix socket has a path of at most 103 bytes.
   return join(Buffer.byteLength(socketPath(join(parent, name))) <= 103 ? parent : '/tmp', name)
+}
+
+/**
+ * Refuses a directory that another user controls, or could. A symbolic link is refused as well, because its owner could
+ * let it point elsewhere after the check. `deleted`: a server that stopped has deleted it meanwhile.
+ */
+async function makeTrustedDirectory(directory: string): Promise<'trusted' | 'deleted'> {
+  try {
+    await mkdir(directory, { recursive: true, mode: 0o755 })
+    const found = await lstat(directory)
+    const problem = found.isSymbolicLink()
+      ? 'is a symbolic link'
+      : distrust(found, process.geteuid?.() ?? found.uid)?.what
+    if (problem !== undefined) {
+      throw new LeaseholdError(
+        'EMBEDDED_FAILED',
+        `The directory ${directory} is not used for the embedded PostgreSQL, because it ${problem}.`,
+        { remedy: `Remove it. ${OWN_SERVER}` },
+      )
+    }
+    await makeDirectory(filesOf(directory))
+    return 'trusted'
+  } catch (error) {
+    if (hasCode(error, 'ENOENT')) return 'deleted'
+    throw error
+  }
 }
 
 export function socketPath(directory: string): string {
@@ -111,54 +156,111 @@ export async function discardDirectory(directory: string): Promise<void> {
 }
 
 type Started =
-  | { readonly outcome: 'started'; readonly hold: ServerHold | undefined }
-  | { readonly outcome: 'failed'; readonly error: unknown }
+  | { readonly hold: ServerHold }
+  /** The process has ended, or is about to. */
+  | { readonly hold: undefined; readonly stderr: string }
 
-async function startUnlessRunning(directory: string): Promise<Started> {
+/** The caller holds the lock, which this releases. */
+async function startUnlessRunning(
+  entry: string,
+  directory: string,
+  release: () => Promise<void>,
+  answerTimeoutMs: number,
+): Promise<Started> {
+  let isDiscarded = false
   try {
-    const running = await connect(directory)
-    if (running !== undefined) return { outcome: 'started', hold: running }
+    const running = await connect(directory, answerTimeoutMs)
+    if (running !== undefined) return { hold: running }
     // That of a process that was killed.
     await rm(socketPath(directory), { force: true })
-    await startProcess(directory)
-    return { outcome: 'started', hold: await connect(directory) }
-  } catch (error) {
-    return { outcome: 'failed', error }
+    try {
+      await startProcess(entry, directory)
+    } catch (error) {
+      // It deletes the lock as well. From then on the lock at this path may be that of another process.
+      isDiscarded = true
+      await discardDirectory(directory)
+      throw error
+    }
+    const hold = await connect(directory, answerTimeoutMs)
+    return hold === undefined ? { hold, stderr: await lastStderr(directory) } : { hold }
+  } finally {
+    if (!isDiscarded) await release()
   }
 }
 
 /** Undefined: no server runs there, or it is about to stop. */
-async function connect(directory: string): Promise<ServerHold | undefined> {
+async function connect(directory: string, answerTimeoutMs: number): Promise<ServerHold | undefined> {
   const socket = createConnection(socketPath(directory)).setEncoding('utf8')
-  return new Promise((resolve) => {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      reject(noAnswer(directory, answerTimeoutMs))
+      socket.destroy()
+    }, answerTimeoutMs)
     let received = ''
     socket.on('data', (chunk: string) => {
       received += chunk
       if (!received.endsWith('\n')) return
+      clearTimeout(timer)
       // A process that has nothing else to do must not wait for this connection.
       socket.unref()
       resolve({ url: received.trim(), release: () => socket.destroy() })
     })
     socket.on('error', () => {})
-    socket.on('close', () => resolve(undefined))
+    socket.on('close', () => {
+      clearTimeout(timer)
+      resolve(undefined)
+    })
   })
+}
+
+function noAnswer(directory: string, timeoutMs: number): LeaseholdError {
+  return new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The process of the embedded server for tests in ${directory} has not answered for ${timeoutMs / 1000} s.`,
+    { remedy: `End that process (its command line contains the directory), or continue it. ${OWN_SERVER}` },
+  )
 }
 
 /** Variables by which the test runner, a debugger or a coverage tool would affect the process of the server. */
 const NOT_INHERITED = new Set(['NODE_OPTIONS', 'NODE_V8_COVERAGE', 'NODE_TEST_CONTEXT', 'NODE_CHANNEL_FD'])
 
 /** Returns when the server accepts connections. The process prints why it could not start, or nothing. */
-async function startProcess(directory: string): Promise<void> {
+async function startProcess(entry: string, directory: string): Promise<void> {
   const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !NOT_INHERITED.has(name)))
-  const child = spawn(process.execPath, [ENTRY, directory], {
-    // Ctrl-C in the terminal does not reach it: it ends when the test processes have.
-    detached: true,
-    stdio: ['ignore', 'pipe', 'ignore'],
-    env,
-  })
-  child.unref()
-  const output = await text(child.stdout)
-  if (output !== '') throw failure(output)
+  // Not a pipe: this process may end before that of the server.
+  const stderr = await open(stderrPath(directory), 'w', 0o600)
+  try {
+    const child = spawn(process.execPath, [entry, directory], {
+      // Ctrl-C in the terminal does not reach it: it ends when the test processes have.
+      detached: true,
+      stdio: ['ignore', 'pipe', stderr.fd],
+      env,
+    })
+    child.unref()
+    await once(child, 'spawn').catch((error: unknown) => {
+      throw new LeaseholdError(
+        'EMBEDDED_FAILED',
+        `The process of the embedded server for tests could not be started: ${messageOf(error)}.`,
+        { remedy: OWN_SERVER, cause: error },
+      )
+    })
+    // The type does not know that stdout is a pipe.
+    const output = child.stdout === null ? '' : await text(child.stdout)
+    if (output !== '') throw failure(output)
+  } finally {
+    await stderr.close()
+  }
+}
+
+function stderrPath(directory: string): string {
+  return join(directory, 'process.log')
+}
+
+const MAX_STDERR_CHARACTERS = 2_000
+
+async function lastStderr(directory: string): Promise<string> {
+  const written = await readFile(stderrPath(directory), 'utf8')
+  return written.trim().slice(-MAX_STDERR_CHARACTERS)
 }
 
 export interface Failure {
