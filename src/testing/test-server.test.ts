@@ -128,9 +128,9 @@ await testDatabase().catch(({ code, message }) => console.log(JSON.stringify({ c
   it('stops once, though it gets a second signal while it does', async () => {
     const directory = join(temporary, 'server')
     await mkdir(directory)
+    const release = await lockDirectory(directory)
     const server = spawnNode('dist/testing/server-process.js', [directory])
     await expect.poll(async () => readdir(directory)).toContain('hold.sock')
-    const release = await lockDirectory(directory)
     // Whoever waits for the lock tries again and again, each with a draft whose name contains its own id.
     const attempts: string[] = []
     const watcher = watch(directory, (_event, name) => {
