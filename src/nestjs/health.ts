@@ -38,6 +38,7 @@ export class LeaseholdHealthIndicator {
   readonly #runtime: LeaseholdRuntime
   #db: Database | undefined
   #health: Health | undefined
+  #hasStopped = false
 
   constructor(options: LeaseholdModuleOptions, runtime: LeaseholdRuntime) {
     this.#options = options
@@ -46,18 +47,29 @@ export class LeaseholdHealthIndicator {
 
   /** Never rejects. The answer takes at most three seconds, also where the database does not answer. */
   async isHealthy<const Key extends string>(key: Key): Promise<LeaseholdHealth<Key>> {
+    // A connection that is opened now would be closed by nobody.
+    if (this.#hasStopped) return this.#answer(key, 'down', { application: 'has stopped' })
     // Opened by the first request: a process that only enqueues may never be asked.
     this.#health ??= createHealth(this.#checks())
     const results = await this.#health.examine()
     const status = results.every(({ ok }) => ok) ? ('up' as const) : ('down' as const)
     const details = Object.fromEntries(results.map(({ name, detail }) => [name, detail]))
-    // The compiler makes the name of the field a string.
-    return { [key]: { ...details, status } } as LeaseholdHealth<Key>
+    return this.#answer(key, status, details)
   }
 
   /** The last hook: until here the application answers requests. */
   async onApplicationShutdown(): Promise<void> {
+    this.#hasStopped = true
     await this.#db?.close()
+  }
+
+  #answer<Key extends string>(
+    key: Key,
+    status: 'up' | 'down',
+    details: Readonly<Record<string, string>>,
+  ): LeaseholdHealth<Key> {
+    // The compiler makes the name of the field a string.
+    return { [key]: { ...details, status } } as LeaseholdHealth<Key>
   }
 
   #checks(): Check[] {

@@ -2,8 +2,9 @@
  * Leasehold in a NestJS application.
  *
  * - **Handlers are methods of providers**, with whatever is injected into them: `@OutboxHandler('order.paid')`.
- * - **Workers start when the application has started, and stop before the rest of it**: `app.close()`, and with
- *   `app.enableShutdownHooks()` a signal, waits for running handlers and releases the rest.
+ * - **Workers start when every module is initialised, and stop in `onModuleDestroy`**: `app.close()`, and with
+ *   `app.enableShutdownHooks()` a signal, waits for running handlers and releases the rest. Nest destroys the providers of
+ *   the root module before that, so close what handlers need in `onApplicationShutdown`.
  * - **A failure to start fails the start of the application.**
  */
 export { LeaseholdHealthIndicator, type LeaseholdHealth } from './health.ts'

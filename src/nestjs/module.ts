@@ -58,7 +58,10 @@ export class LeaseholdModule {
     await this.#runtime.start()
   }
 
-  /** The first of the hooks of a shutdown: what handlers need is closed by others in this one, or in a later one. */
+  /**
+   * The first of the hooks of a shutdown. Nest calls that of the root module and its providers even earlier: no hook comes
+   * before those, so what they close must not be needed by handlers.
+   */
   async onModuleDestroy(): Promise<void> {
     await this.#runtime.stop()
   }
@@ -84,7 +87,7 @@ Module({})(LeaseholdCoreModule)
 
 /**
  * Two modules, because of the order in which Nest calls hooks: those of a global module come first at the start and last at
- * the end. Workers are to start when the rest of the application has, and to stop before it.
+ * the end. Workers are to start after the other modules that the root module imports, and to stop before them.
  */
 function build(
   name: string | undefined,

@@ -35,6 +35,7 @@ import {
   type LeaseholdModuleOptions,
   LeaseholdRuntime,
   leaseholdToken,
+  type NamedModule,
   Outbox,
   OutboxHandler,
   type OutboxHandlerOptions,
@@ -226,6 +227,35 @@ describe('the end of an application', () => {
     expect(rows).toEqual([{ attempts: 0 }])
   })
 
+  it('a provider of the root module is destroyed before the workers stop, and shut down after them', async () => {
+    const order: string[] = []
+    const handling = deferred<void>()
+    const finish = deferred<void>()
+    class Client {
+      onModuleDestroy(): void {
+        order.push('root provider destroyed')
+        finish.resolve()
+      }
+      onApplicationShutdown(): void {
+        order.push('root provider shut down')
+      }
+    }
+    const Handler = handlerOf('test.happened', async () => {
+      handling.resolve()
+      await finish.promise
+      order.push('handler ended')
+    })
+    const application = await start({
+      imports: [LeaseholdModule.forRoot(QUICK)],
+      providers: [Handler, injectable(Client)],
+    })
+    await write(db, null)
+    await handling.promise
+    await application.close()
+    expect(order).toEqual(['root provider destroyed', 'handler ended', 'root provider shut down'])
+    expect(await statuses(db)).toEqual({ PUBLISHED: 1 })
+  })
+
   it('an application that is closed while it starts leaves no worker behind', async () => {
     const { promise: isAsked, resolve: ask } = deferred<void>()
     const answer = deferred<void>()
@@ -281,7 +311,7 @@ describe('a start that fails', () => {
     return [injectable(Shipping), injectable(Billing)]
   }
 
-  it.each<readonly [string, Partial<LeaseholdModuleOptions>, () => Type[], string, RegExp]>([
+  it.each<readonly [string, Partial<LeaseholdModuleOptions & NamedModule>, () => Type[], string, RegExp]>([
     [
       'a URL that is none',
       { databaseUrl: 'nonsense' },
@@ -336,6 +366,17 @@ describe('a start that fails', () => {
       /Handler\.onEvent .* request-scoped/,
     ],
     [
+      'a handler of a module that does not exist',
+      { name: 'billing' },
+      () => [
+        handlerOf('a', noop, { module: 'billing' }),
+        handlerOf('b', noop, { module: 'biling' }),
+        handlerOf('c', noop),
+      ],
+      'SETTING_INVALID',
+      /: Handler\.onEvent \(in RootTestModule\) is for the module 'biling', .*; Handler\.onEvent \(in RootTestModule\) is for the module without a name, .*\. The application has the LeaseholdModule 'billing'\./,
+    ],
+    [
       'an invalid option of the relay',
       { relay: { onFailure: 'stop' as 'skip' } },
       () => [handlerOf('a', noop)],
@@ -364,6 +405,50 @@ describe('a start that fails', () => {
       /imported twice without a name/,
     )
   })
+})
+
+it('@OutboxHandler refuses a static method and one that is named by a symbol, which would never be called', () => {
+  const onEvent = Symbol('onEvent')
+  class Handler {
+    static onEvent(this: void): void {}
+    [onEvent](this: void): void {}
+  }
+  const decorate = OutboxHandler('order.paid')
+  expect(() => decorate(Handler, 'onEvent', { value: Handler.onEvent })).toThrow(
+    /@OutboxHandler\('order\.paid'\) is on Handler\.onEvent, a static method/,
+  )
+  expect(() => decorate(Handler.prototype, onEvent, { value: Handler.prototype[onEvent] })).toThrow(
+    /@OutboxHandler\('order\.paid'\) is on Handler\.Symbol\(onEvent\), a method that is named by a symbol/,
+  )
+})
+
+it('the token of a named module does not depend on the names of classes, which a minifier may change', () => {
+  const classes = [Outbox, Webhooks, LeaseholdRuntime, LeaseholdHealthIndicator]
+  const before = classes.map((of) => leaseholdToken(of, 'billing'))
+  for (const of of classes) {
+    const name = Object.getOwnPropertyDescriptor(of, 'name') ?? {}
+    onTestFinished(() => void Object.defineProperty(of, 'name', name))
+    Object.defineProperty(of, 'name', { ...name, value: 'a' })
+  }
+  expect(classes.map((of) => leaseholdToken(of, 'billing'))).toEqual(before)
+  expect(new Set(before).size).toBe(4)
+  expect(() => leaseholdToken(Date, 'billing')).toThrow(
+    /given Date, which .* Give one of Outbox, .*LeaseholdHealthIndicator/,
+  )
+})
+
+it('the health indicator is down after the application has stopped, and connects no more', async () => {
+  const proxy = await startProxy(url)
+  onTestFinished(async () => proxy.close())
+  const application = await start({
+    imports: [LeaseholdModule.forRoot({ databaseUrl: proxy.url, start: false })],
+  })
+  const leasehold = application.get(LeaseholdHealthIndicator)
+  await application.close()
+  expect(await leasehold.isHealthy('leasehold')).toEqual({
+    leasehold: { status: 'down', application: 'has stopped' },
+  })
+  expect(proxy.connections).toBe(0)
 })
 
 it('the health indicator of @nestjs/terminus goes down with the database and up again', async () => {
@@ -485,7 +570,8 @@ describe('forRootAsync', () => {
           useFactory: () => ({ databaseUrl: url, start: false, schema: 'third', migrate: true }),
         }),
       ],
-      providers: [handlerOf('a', () => undefined)],
+      // Handlers of whichever module: it runs none.
+      providers: [handlerOf('a', () => undefined), handlerOf('a', () => undefined, { module: 'elsewhere' })],
     })
     await application.get(Outbox).enqueue(db, { type: 'a', payload: 1 })
     const { rows } = await db.query({ text: 'select status from third.outbox' })

@@ -52,6 +52,20 @@ export function OutboxHandler<const Type extends string>(type: Type, options: Ou
         "Write for example @OutboxHandler('order.paid').",
       )
     }
+    // Nest finds neither of them, so it would never be called.
+    const kind =
+      typeof target === 'function'
+        ? 'a static method'
+        : typeof name === 'symbol'
+          ? 'a method that is named by a symbol'
+          : undefined
+    if (kind !== undefined) {
+      const of = typeof target === 'function' ? target.name : target.constructor.name
+      throw invalid(
+        `@OutboxHandler('${type}') is on ${of}.${String(name)}, ${kind}, which would never be called.`,
+        'Make it a method of the instance, with a name that is a text.',
+      )
+    }
     const declared = declaredBy(descriptor.value)
     SetMetadata(DECLARED, [...declared, { ...options, type }])(target, name, descriptor)
   }
@@ -73,18 +87,35 @@ export interface FoundHandler {
 /** The part of Nest's InstanceWrapper that is used here. */
 type Provider = ReturnType<DiscoveryService['getProviders']>[number]
 
+/** The name of a `LeaseholdModule`; undefined: it has none. */
+type ModuleName = string | undefined
+
+export interface HandlerSearch {
+  readonly discovery: DiscoveryService
+  /** Whose handlers are wanted. */
+  readonly module: ModuleName
+  /** All of the application, with the one above. */
+  readonly modules: readonly ModuleName[]
+  /** The types that the outbox has schemas for; undefined: it has none. */
+  readonly knownTypes: readonly string[] | undefined
+}
+
 /**
  * The handlers of the module with this name, on all providers and controllers of the application. Refuses two for the same
- * type, one that can have no single instance, and one for a type that `knownTypes` does not have.
+ * type, one that can have no single instance, one for a type that `knownTypes` does not have, and one of any module that the
+ * application does not have, because nothing would ever run it.
  */
-export function findHandlers(
-  discovery: DiscoveryService,
-  module: string | undefined,
-  knownTypes: readonly string[] | undefined,
-): readonly FoundHandler[] {
+export function findHandlers({
+  discovery,
+  module,
+  modules,
+  knownTypes,
+}: HandlerSearch): readonly FoundHandler[] {
+  const providers = [...discovery.getProviders(), ...discovery.getControllers()]
+  refuseUnknownModules(providers, modules)
   // An alias (useExisting) is another provider of the same instance.
   const seen = new Set<unknown>()
-  const found = [...discovery.getProviders(), ...discovery.getControllers()].flatMap((provider) => {
+  const found = providers.flatMap((provider) => {
     const handlers = handlersOf(provider, module)
     if (handlers.length === 0 || seen.has(provider.instance)) return []
     seen.add(provider.instance)
@@ -103,22 +134,64 @@ export function findHandlers(
   return found
 }
 
-function handlersOf(provider: Provider, module: string | undefined): FoundHandler[] {
-  const isSingleton = provider.isDependencyTreeStatic() && !provider.isTransient
-  const prototype: unknown = isSingleton
+function refuseUnknownModules(providers: readonly Provider[], modules: readonly ModuleName[]): void {
+  const unknown = providers
+    .flatMap(declarationsOf)
+    .filter(({ module }) => !modules.includes(module))
+    .map(
+      ({ module, place }) =>
+        `${place} is for the module ${quoted(module)}, which the application does not have`,
+    )
+  if (unknown.length === 0) return
+  const known = modules.map(quoted).join(', ')
+  throw invalid(
+    // An alias (useExisting) has the same handlers once more.
+    `The handlers of outbox events: ${[...new Set(unknown)].join('; ')}. The application has the LeaseholdModule ${known}.`,
+    "Give the `name` of one of them, as in @OutboxHandler('order.paid', { module: 'billing' }), or import the module.",
+  )
+}
+
+function quoted(module: ModuleName): string {
+  return module === undefined ? 'without a name' : `'${module}'`
+}
+
+function handlersOf(provider: Provider, module: ModuleName): FoundHandler[] {
+  return declarationsOf(provider)
+    .filter((declared) => declared.module === module)
+    .map(({ type, place, method }) => {
+      if (!isSingleton(provider)) throw notSingleton(place)
+      return { type, place, handle: (event, context) => call(provider.instance, method, event, context) }
+    })
+}
+
+interface Declaration {
+  readonly type: string
+  readonly module: ModuleName
+  readonly method: string
+  /** Where it is, for messages. */
+  readonly place: string
+}
+
+/** What the decorators on the methods of a provider say, for whichever module. */
+function declarationsOf(provider: Provider): Declaration[] {
+  const prototype: unknown = isSingleton(provider)
     ? prototypeOf(provider.instance)
     : (provider.metatype as { readonly prototype?: unknown } | null)?.prototype
   if (typeof prototype !== 'object' || prototype === null) return []
   const of = provider.host?.metatype.name ?? 'an unknown module'
   return new MetadataScanner().getAllMethodNames(prototype).flatMap((method) => {
     const place = `${prototype.constructor.name}.${method} (in ${of})`
-    return declaredBy(Reflect.get(prototype, method))
-      .filter((declared) => declared.module === module)
-      .map(({ type }) => {
-        if (!isSingleton) throw notSingleton(place)
-        return { type, place, handle: (event, context) => call(provider.instance, method, event, context) }
-      })
+    return declaredBy(Reflect.get(prototype, method)).map(({ type, module }) => ({
+      type,
+      module,
+      method,
+      place,
+    }))
   })
+}
+
+function isSingleton(provider: Provider): boolean {
+  return provider.isDependencyTreeStatic() && !provider.isTransient
 }
 
 function prototypeOf(instance: unknown): unknown {

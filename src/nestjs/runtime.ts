@@ -131,14 +131,20 @@ export class LeaseholdRuntime {
 
   async #startNow(): Promise<Runtime | undefined> {
     const { start = true, workers, outbox, webhooks: _, relay: ofHandlers, ...options } = this.#given.options
-    this.#refuseSecondOfSameName()
+    const modules = this.#modules()
+    this.#refuseSecondOfSameName(modules)
     if (!start) {
       if (options.migrate === true) await migrateOnly(options)
       return undefined
     }
     const given = typeof workers === 'function' ? await workers(this.#inject) : (workers ?? [])
     const knownTypes = outbox?.events === undefined ? undefined : Object.keys(outbox.events)
-    const found = findHandlers(this.#given.discovery, this.name, knownTypes)
+    const found = findHandlers({
+      discovery: this.#given.discovery,
+      module: this.name,
+      modules: modules.map(({ name }) => name),
+      knownTypes,
+    })
     if (found.length === 0 && given.length === 0 && options.reapTables === undefined) throw nothingToRun()
     const [first] = found
     if (first === undefined) this.#workers = given
@@ -163,12 +169,16 @@ export class LeaseholdRuntime {
     return log
   }
 
+  /** Of every `LeaseholdModule` of the application. */
+  #modules(): readonly LeaseholdRuntime[] {
+    const all = this.#given.discovery.getProviders().map(({ instance }): unknown => instance)
+    return [...new Set(all.filter((one) => one instanceof LeaseholdRuntime))]
+  }
+
   /** Both would find the same handlers, and it would be left to chance which of them is injected. */
-  #refuseSecondOfSameName(): void {
-    const { discovery, name } = this.#given
-    const all = discovery.getProviders().map(({ instance }): unknown => instance)
-    const same = all.filter((one) => one instanceof LeaseholdRuntime && one.name === name)
-    if (new Set(same).size <= 1) return
+  #refuseSecondOfSameName(modules: readonly LeaseholdRuntime[]): void {
+    const { name } = this.#given
+    if (modules.filter((one) => one.name === name).length <= 1) return
     throw new LeaseholdError(
       'SETTING_INVALID',
       `LeaseholdModule is imported twice ${name === undefined ? 'without a name' : `with the name '${name}'`}.`,

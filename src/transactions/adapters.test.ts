@@ -7,7 +7,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import type { NewEvent } from '../outbox/event.ts'
 import { enqueue } from '../outbox/enqueue/enqueue.ts'
-import { writerOf } from './adapters.ts'
+import { transactionOf, writerOf } from './adapters.ts'
 import type { Writer } from './writer.ts'
 
 useQuietProcess()
@@ -174,9 +174,26 @@ it('a repository of TypeORM is in the transaction of its manager, and its UPDATE
       'update leasehold.outbox set payload = $2::jsonb where id = $1::bigint returning event_type as type'
     expect(await writerOf(repository).query(text, [before.id, '2'])).toEqual({ rows: [{ type: 'a' }] })
   })
-  // One that began by hand cannot be told from one that did not begin.
+  await dataSource.destroy()
+})
+
+it('a QueryRunner of TypeORM is in a transaction only after one was begun, by its method or by hand', async () => {
+  const dataSource = await new DataSource({ type: 'postgres', url, entities: [NOTHING] }).initialize()
   const runner = dataSource.createQueryRunner()
-  expect(await writerOf(runner).inTransaction()).toBeUndefined()
+  const refused = { code: 'WRITER_INVALID', message: expect.stringMatching(/not in a transaction/) }
+  // It has no connection yet.
+  await expect(transactionOf(runner, 'once()')).rejects.toMatchObject(refused)
+  await runner.connect()
+  await expect(transactionOf(runner, 'once()')).rejects.toMatchObject(refused)
+  await expect(transactionOf(runner.manager, 'once()')).rejects.toMatchObject(refused)
+  await runner.query('begin')
+  expect(await writerOf(runner).inTransaction()).toBe(true)
+  expect(await writerOf(runner.manager.getRepository(NOTHING)).inTransaction()).toBe(true)
+  await runner.query('rollback')
+  await runner.startTransaction()
+  expect(await writerOf(runner).inTransaction()).toBe(true)
+  await runner.commitTransaction()
+  await expect(transactionOf(runner, 'once()')).rejects.toMatchObject(refused)
   await runner.release()
   await dataSource.destroy()
 })

@@ -103,15 +103,7 @@ export function fromPg(client: TextQueryable): AdaptedWriter {
   return adapted(
     client,
     async (text, values) => client.query(text, values),
-    async () => {
-      if (isPool(client)) return false
-      const status = transactionStatus(client)
-      if (status !== 'I') return status === undefined ? undefined : true
-      // A BEGIN that was sent and not awaited has not been answered yet. Answers come in order, so after this one the
-      // status is current.
-      await client.query('select 1', [])
-      return transactionStatus(client) !== 'I'
-    },
+    async () => isPgInTransaction(client),
   )
 }
 
@@ -214,8 +206,12 @@ export function fromTypeOrm(manager: TextQueryable): AdaptedWriter {
     async () => {
       const runner = queryRunnerOf(manager)
       if (runner === undefined) return false
-      // A query runner holds one connection; a transaction may have been begun on it by hand.
-      return property(runner, 'isTransactionActive') === true ? true : undefined
+      if (property(runner, 'isTransactionActive') === true) return true
+      // A query runner holds one connection, from its first statement on; a transaction may have been begun on it by hand.
+      const connection = property(runner, 'databaseConnection')
+      if (connection === undefined) return false
+      // The cast is what the condition has just established.
+      return hasMethod(connection, 'query') ? isPgInTransaction(connection as TextQueryable) : undefined
     },
   )
 }
@@ -269,6 +265,16 @@ function tagged(sql: DrizzleTag, text: string, values: readonly string[]): Drizz
   const strings = text.split(/\$\d+/)
   // What the compiler makes of a template: its parts, and the same parts under `raw`.
   return sql(Object.assign(strings, { raw: strings }), ...inOrder)
+}
+
+async function isPgInTransaction(client: TextQueryable): Promise<boolean | undefined> {
+  if (isPool(client)) return false
+  const status = transactionStatus(client)
+  if (status !== 'I') return status === undefined ? undefined : true
+  // A BEGIN that was sent and not awaited has not been answered yet. Answers come in order, so after this one the
+  // status is current.
+  await client.query('select 1', [])
+  return transactionStatus(client) !== 'I'
 }
 
 /** Of the driver that a Drizzle database was made with. */
