@@ -37,9 +37,9 @@ async function rows(): Promise<Row[]> {
 }
 
 it('the code in the outbox guide is identical to that of the examples', async () => {
-  const files = ['writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
+  const files = ['orders', 'writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
   const regions = (await Promise.all(files.map(marked))).flat()
-  expect(regions).toHaveLength(8)
+  expect(regions).toHaveLength(9)
   expect((await snippets('docs/guides/outbox.md', 'ts')).toSorted()).toEqual(regions.toSorted())
   expect(await snippets('docs/guides/outbox.md', 'sql')).toEqual([
     (await projectFile('examples/enqueue.sql')).trim(),
