@@ -59,7 +59,7 @@ export async function readPages(): Promise<Page[]> {
 
 async function filesIn(folder: string): Promise<string[]> {
   const entries = await readdir(join(ROOT, folder), { recursive: true })
-  return entries.map((path) => `${folder}/${path}`).filter((path) => !path.includes('node_modules/'))
+  return entries.map((path) => `${folder}/${path}`).filter((path) => !/(node_modules|\.next|generated)\//.test(path))
 }
 
 export function readPage(path: string, text: string): Page {
