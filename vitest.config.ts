@@ -32,7 +32,7 @@ export default defineConfig({
             'bench/survival/*.test.mjs',
             'faults/*.test.mjs',
           ],
-          exclude: [...configDefaults.exclude, ...OWN_PROCESS, 'test/support/documents.test.ts'],
+          exclude: [...configDefaults.exclude, ...OWN_PROCESS],
           isolate: false,
         },
       },

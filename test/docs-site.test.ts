@@ -14,20 +14,16 @@ import {
   readPages,
 } from '../docs/.vitepress/pages.mjs'
 import { installed } from './support/installed.ts'
-import { projectFile } from './support/project-files.ts'
+import { filesOf, projectFile } from './support/project-files.ts'
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const pages = await readPages()
 
 /** Every Markdown file of the project: a link can also lead from a README beside the code into the documentation. */
 async function markdownFiles(): Promise<string[]> {
-  const folders = await Promise.all(
-    ['src', 'test', 'examples', 'faults', 'model', 'bench'].map(async (folder) =>
-      (await readdir(join(ROOT, folder), { recursive: true })).map((path) => `${folder}/${path}`),
-    ),
-  )
+  const folders = await Promise.all(['src', 'test', 'examples', 'faults', 'model', 'bench'].map(filesOf))
   const top = (await readdir(ROOT)).filter((name) => name.endsWith('.md'))
-  const beside = folders.flat().filter((path) => path.endsWith('.md') && !path.includes('node_modules'))
+  const beside = folders.flat().filter((path) => path.endsWith('.md'))
   return [...top, ...beside, ...pages.map(({ path }) => `docs/${path}`)]
 }
 

@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url'
 import { Client } from 'pg'
 import { parseAst } from 'rolldown/parseAst'
 import { parse as parseYaml } from 'yaml'
+import { filesOf } from './project-files.ts'
 
 /** One fenced code block of a page. */
 export interface Block {
@@ -47,7 +48,7 @@ const LANGUAGES = new Set([...SHOWN, 'js', 'ts', 'sh', 'sql', 'json', 'yaml'])
 
 /** README.md and the pages in docs, without decisions and generated pages. */
 export async function readPages(): Promise<Page[]> {
-  const found = (await filesIn('docs')).filter(
+  const found = (await filesOf('docs')).filter(
     (path) => path.endsWith('.md') && !/^docs\/(\.|decisions\/|sql\/)/.test(path),
   )
   return Promise.all(
@@ -55,11 +56,6 @@ export async function readPages(): Promise<Page[]> {
       readPage(path, await readFile(join(ROOT, path), 'utf8')),
     ),
   )
-}
-
-async function filesIn(folder: string): Promise<string[]> {
-  const entries = await readdir(join(ROOT, folder), { recursive: true })
-  return entries.map((path) => `${folder}/${path}`).filter((path) => !/(node_modules|\.next|generated)\//.test(path))
 }
 
 export function readPage(path: string, text: string): Page {
@@ -146,7 +142,7 @@ function readBlock(found: {
 /** Code that is a file of examples/, or a marked part of one: those have tests of their own. */
 export async function exampleCode(): Promise<ReadonlySet<string>> {
   const code = new Set<string>()
-  for (const path of await filesIn('examples')) {
+  for (const path of await filesOf('examples')) {
     if (!/\.(ts|mjs|cjs|js|sql)$/.test(path)) continue
     const text = await readFile(join(ROOT, path), 'utf8')
     code.add(text.trim())

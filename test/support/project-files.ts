@@ -1,9 +1,25 @@
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { parse } from 'yaml'
 
 /** Reads a file of the project. */
 export async function projectFile(path: string): Promise<string> {
   return readFile(new URL(`../../${path}`, import.meta.url), 'utf8')
+}
+
+/** Folders that others write. A package linked into one of them leads back here, so a walk into it would not end. */
+const NOT_OURS = new Set(['node_modules', '.next', 'generated'])
+
+/** The paths of all files in a folder of the project and below it, without installed packages. */
+export async function filesOf(folder: string): Promise<string[]> {
+  const entries = await readdir(new URL(`../../${folder}`, import.meta.url), { withFileTypes: true })
+  const found = await Promise.all(
+    entries.map(async (entry) => {
+      const path = `${folder}/${entry.name}`
+      if (!entry.isDirectory()) return [path]
+      return NOT_OURS.has(entry.name) ? [] : filesOf(path)
+    }),
+  )
+  return found.flat()
 }
 
 /** The code blocks of one language that a reader of a Markdown page sees. */
