@@ -124,6 +124,6 @@ it('RULE-020-051: a handler that blocks for longer than three leases loses its r
   // It was renewed in its second lease, for the third, and never after that.
   expect(last?.leases).toBeGreaterThan(2)
   expect(last?.leases).toBeLessThan(3)
-  // Less the rounding of the last renewal, an eighth of a heartbeat.
-  expect(taken?.leases).toBeGreaterThan(2.9)
+  // Three leases from the moment when its worker asked for it, which may be long before the database began the claim.
+  expect(taken?.leases).toBeGreaterThan(2.5)
 })
