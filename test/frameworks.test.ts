@@ -1,18 +1,23 @@
 /** The HTTP API in servers of other frameworks, behind their login, at a path of its own. */
-import { once } from 'node:events'
-import { createServer, type Server } from 'node:http'
-import { serve } from '@hono/node-server'
-import express from 'express'
-import fastify from 'fastify'
-import { Hono } from 'hono'
-import { type Api, type Caller, createApi, toNodeHandler } from 'leasehold/server'
+import { type Api, type Caller, createApi } from 'leasehold/server'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Database, openDatabase } from '../src/postgres/index.ts'
 import { useApi } from './support/api.ts'
+import {
+  BASE,
+  behindBodyParser,
+  inExpress,
+  inFastify,
+  inHono,
+  inNextRoute,
+  mountedInHono,
+  type Running,
+  type StartFramework,
+  userOf,
+} from './support/frameworks.ts'
 
 const { loginUrl, db } = useApi()
 
-const BASE = '/ops/leasehold'
 const USERS: Readonly<Record<string, Caller>> = {
   ada: { principal: 'ada', role: 'operate', tenant: null },
   grace: { principal: 'grace', role: 'read', tenant: null },
@@ -36,164 +41,19 @@ afterAll(async () => {
   await own.close()
 })
 
-/** What a login of Express has added to the request. */
-function userOf(incoming: unknown): unknown {
-  return typeof incoming === 'object' && incoming !== null ? Reflect.get(incoming, 'user') : undefined
-}
-
-/** The login of an application: it knows its users by a cookie. */
-function userIn(cookie: string | null | undefined): string | undefined {
-  return /\buser=(\w+)/.exec(cookie ?? '')?.[1]
-}
-
-const expressLogin: express.RequestHandler = (request, response, next) => {
-  const user = userIn(request.headers.cookie)
-  if (user === undefined) {
-    response.status(401).send('log in first')
-    return
-  }
-  Object.assign(request, { user })
-  next()
-}
-
-interface Running {
-  readonly url: string
-  readonly stop: () => Promise<void>
-}
-
-async function listening(server: Server): Promise<Running> {
-  if (!server.listening) {
-    server.listen(0, '127.0.0.1')
-    await once(server, 'listening')
-  }
-  const address = server.address()
-  const port = typeof address === 'object' && address !== null ? address.port : 0
-  return {
-    url: `http://127.0.0.1:${port}`,
-    async stop() {
-      server.closeAllConnections()
-      server.close()
-      await once(server, 'close')
-    },
-  }
-}
-
-const frameworks: readonly (readonly [string, () => Promise<Running>])[] = [
-  [
-    'Hono, as a route',
-    async () => {
-      const app = new Hono()
-      app.get('/', (c) => c.text('the application'))
-      app.all(`${BASE}/*`, async (c) => {
-        const user = userIn(c.req.header('cookie'))
-        if (user === undefined) return c.text('log in first', 401)
-        return api.fetch(c.req.raw, { user })
-      })
-      return listening(serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }) as Server)
-    },
-  ],
-  [
-    'Hono, mounted',
-    async () => {
-      const app = new Hono()
-      app.get('/', (c) => c.text('the application'))
-      const loggedIn = async (request: Request): Promise<Response> => {
-        const user = userIn(request.headers.get('cookie'))
-        return user === undefined
-          ? new Response('log in first', { status: 401 })
-          : api.fetch(request, { user })
-      }
-      // Hono takes the path off, unless it is told not to.
-      app.mount(BASE, loggedIn, { replaceRequest: false })
-      return listening(serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }) as Server)
-    },
-  ],
-  [
-    'Express',
-    async () => {
-      const app = express()
-      app.get('/', (_request, response) => void response.send('the application'))
-      app.use(BASE, expressLogin)
-      app.use(BASE, toNodeHandler(api))
-      return listening(createServer(app))
-    },
-  ],
-  [
-    'Express, behind a parser of bodies',
-    async () => {
-      const app = express()
-      app.use(express.json())
-      app.get('/', (_request, response) => void response.send('the application'))
-      app.use(BASE, expressLogin)
-      app.use(BASE, toNodeHandler(api))
-      return listening(createServer(app))
-    },
-  ],
-  [
-    'Fastify',
-    async () => {
-      const app = fastify()
-      app.get('/', async () => 'the application')
-      await app.register(async (scope) => {
-        const handle = toNodeHandler(api)
-        // The API reads the body itself.
-        scope.removeAllContentTypeParsers()
-        scope.addContentTypeParser('*', (_request, _body, done) => done(null))
-        scope.addHook('onRequest', async (request, reply) => {
-          const user = userIn(request.headers.cookie)
-          if (user === undefined) await reply.code(401).send('log in first')
-          else Object.assign(request.raw, { user })
-        })
-        scope.all(`${BASE}/*`, (request, reply) => {
-          reply.hijack()
-          handle(request.raw, reply.raw)
-        })
-      })
-      await app.listen({ port: 0, host: '127.0.0.1' })
-      const { url } = await listening(app.server)
-      return {
-        url,
-        async stop() {
-          app.server.closeAllConnections()
-          await app.close()
-        },
-      }
-    },
-  ],
-  [
-    'a route handler of Next.js',
-    async () => {
-      // Next.js itself runs in installed-examples.test.ts. app/ops/leasehold/[...path]/route.ts exports these. Next.js calls them with a Web Request, which it expects a Web
-      // Response for; the second argument is an object with the parameters of the path.
-      const handler = async (request: Request, _context: unknown): Promise<Response> => {
-        const user = userIn(request.headers.get('cookie'))
-        return user === undefined
-          ? new Response('log in first', { status: 401 })
-          : api.fetch(request, { user })
-      }
-      const exported: Readonly<Record<string, typeof handler>> = {
-        GET: handler,
-        POST: handler,
-        PATCH: handler,
-        PUT: handler,
-        DELETE: handler,
-      }
-      const app = new Hono()
-      app.get('/', (c) => c.text('the application'))
-      app.all(`${BASE}/*`, async (c) => {
-        const method = exported[c.req.method] ?? handler
-        const path = c.req.path.slice(BASE.length + 1).split('/')
-        return method(c.req.raw, { params: Promise.resolve({ path }) })
-      })
-      return listening(serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }) as Server)
-    },
-  ],
+const frameworks: readonly (readonly [string, StartFramework])[] = [
+  ['Hono, as a route', inHono],
+  ['Hono, mounted', mountedInHono],
+  ['Express', inExpress],
+  ['Express, behind a parser of bodies', behindBodyParser],
+  ['Fastify', inFastify],
+  ['a route handler of Next.js', inNextRoute],
 ]
 
 describe.each(frameworks)('the API in %s', (name, start) => {
   let server: Running
   beforeAll(async () => {
-    server = await start()
+    server = await start(api)
     return async () => server.stop()
   })
 

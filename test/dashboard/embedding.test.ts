@@ -1,20 +1,22 @@
 /** The dashboard in servers of other frameworks, behind their login, at a path of its own, in a browser. */
-import { once } from 'node:events'
-import { createServer, type Server } from 'node:http'
-import { serve } from '@hono/node-server'
-import express from 'express'
-import fastify from 'fastify'
-import { Hono } from 'hono'
-import { type Api, type Caller, createDashboard, toNodeHandler } from 'leasehold/server'
+import { type Api, type Caller, createDashboard } from 'leasehold/server'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createOutbox } from '../../src/outbox/index.ts'
 import { type Database, openDatabase } from '../../src/postgres/index.ts'
 import { useDashboard } from '../support/browser.ts'
+import {
+  BASE,
+  inExpress,
+  inFastify,
+  inHono,
+  type Running,
+  type StartFramework,
+  userOf,
+} from '../support/frameworks.ts'
 
 const { db, databaseUrl, context } = useDashboard()
 const outbox = createOutbox()
 
-const BASE = '/ops/leasehold'
 const USERS: Readonly<Record<string, Caller>> = {
   ada: { principal: 'ada', role: 'operate', tenant: null },
   grace: { principal: 'grace', role: 'read', tenant: null },
@@ -37,105 +39,16 @@ afterAll(async () => {
   await own.close()
 })
 
-/** What a login of Express has added to the request. */
-function userOf(incoming: unknown): unknown {
-  return typeof incoming === 'object' && incoming !== null ? Reflect.get(incoming, 'user') : undefined
-}
-
-/** The login of an application: it knows its users by a cookie. */
-function userIn(cookie: string | null | undefined): string | undefined {
-  return /\buser=(\w+)/.exec(cookie ?? '')?.[1]
-}
-
-interface Running {
-  readonly url: string
-  readonly stop: () => Promise<void>
-}
-
-async function listening(server: Server): Promise<Running> {
-  if (!server.listening) {
-    server.listen(0, '127.0.0.1')
-    await once(server, 'listening')
-  }
-  const address = server.address()
-  const port = typeof address === 'object' && address !== null ? address.port : 0
-  return {
-    url: `http://127.0.0.1:${port}`,
-    async stop() {
-      server.closeAllConnections()
-      server.close()
-      await once(server, 'close')
-    },
-  }
-}
-
-const frameworks: readonly (readonly [string, () => Promise<Running>])[] = [
-  [
-    'Express',
-    async () => {
-      const app = express()
-      app.use(BASE, (request, response, next) => {
-        const user = userIn(request.headers.cookie)
-        if (user === undefined) {
-          response.status(401).send('log in first')
-          return
-        }
-        Object.assign(request, { user })
-        next()
-      })
-      app.use(BASE, toNodeHandler(dashboard))
-      return listening(createServer(app))
-    },
-  ],
-  [
-    'Fastify',
-    async () => {
-      const app = fastify()
-      await app.register(async (scope) => {
-        const handle = toNodeHandler(dashboard)
-        // The API reads the body itself.
-        scope.removeAllContentTypeParsers()
-        scope.addContentTypeParser('*', (_request, _body, done) => done(null))
-        scope.addHook('onRequest', async (request, reply) => {
-          const user = userIn(request.headers.cookie)
-          if (user === undefined) await reply.code(401).send('log in first')
-          else Object.assign(request.raw, { user })
-        })
-        for (const path of [BASE, `${BASE}/*`])
-          scope.all(path, (request, reply) => {
-            reply.hijack()
-            handle(request.raw, reply.raw)
-          })
-      })
-      await app.listen({ port: 0, host: '127.0.0.1' })
-      const { url } = await listening(app.server)
-      return {
-        url,
-        async stop() {
-          app.server.closeAllConnections()
-          await app.close()
-        },
-      }
-    },
-  ],
-  [
-    'Hono',
-    async () => {
-      const app = new Hono()
-      app.all(`${BASE}/*`, async (c) => {
-        const user = userIn(c.req.header('cookie'))
-        if (user === undefined) return c.text('log in first', 401)
-        return dashboard.fetch(c.req.raw, { user })
-      })
-      return listening(serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }) as Server)
-    },
-  ],
+const frameworks: readonly (readonly [string, StartFramework])[] = [
+  ['Express', inExpress],
+  ['Fastify', inFastify],
+  ['Hono', inHono],
 ]
 
 describe.each(frameworks)('the dashboard in %s', (name, start) => {
   let server: Running
   beforeAll(async () => {
-    server = await start()
+    server = await start(dashboard)
     return async () => server.stop()
   })
 
