@@ -286,7 +286,7 @@ function* notTerminal(facts) {
     yield `the last row was finished ${drainedAt - calmAt} ms after the fault had ended, and not within ${limitMs} ms`
 }
 
-/** The sink may accept an attempt in vain only if its worker died, or has said that it lost the lease or failed. */
+/** An attempt that the sink accepted may be repeated only if its worker died, or has said that it lost the lease or failed. */
 function* unexplainedDuplicates(facts) {
   for (const { of, effects } of facts.outcomes) if (effects > 1) yield `${of} has its effect ${effects} times`
   const isKnown = new Set(facts.deliveries.map(({ endpoint, eventId }) => `${endpoint}/${eventId}`))

@@ -6,7 +6,7 @@ const LONGEST_WAIT_MS = 60_000
 export async function until(what, isTrue) {
   const deadline = performance.now() + LONGEST_WAIT_MS
   while (!(await isTrue())) {
-    if (performance.now() > deadline) throw new Error(`waited in vain for ${what}`)
+    if (performance.now() > deadline) throw new Error(`gave up waiting for ${what}`)
     await delay(50)
   }
 }

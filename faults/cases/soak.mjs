@@ -42,7 +42,7 @@ export function soakFor(durationMs) {
           if (context.workers.length < WORKERS) await context.startWorker({ mayFail: true })
           const fault = context.random.pick(MIXED)
           context.history.write({ type: 'step', fault: fault.name })
-          // With two faults at once a step may wait in vain for what the other one prevents.
+          // With two faults at once a step may wait for what the other one prevents.
           await fault
             .step(context)
             .catch((error) => context.history.write({ type: 'stepFailed', fault: fault.name, error }))
