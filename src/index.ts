@@ -40,10 +40,11 @@ export {
   type WorkerSettings,
 } from './worker/index.ts'
 
-// Logs and metrics
+// Logs, metrics and health
 export { logEvents } from './observe/log.ts'
 export { createMetrics } from './observe/prometheus.ts'
 export { workerGauges } from './observe/worker-gauges.ts'
+export { workerHealth } from './observe/health.ts'
 export { observeWithOpenTelemetry } from './observe/opentelemetry.ts'
 
 // PostgreSQL

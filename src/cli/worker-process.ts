@@ -10,7 +10,6 @@ import {
   type Health,
   migrationsCurrent,
   reaperRuns,
-  type RunState,
   tablesWithoutReaper,
   workersRun,
 } from '../observe/health.ts'
@@ -21,9 +20,9 @@ import { createMetrics, type Metrics } from '../observe/prometheus.ts'
 import { type Database, openDatabase } from '../postgres/index.ts'
 import type { Api } from '../server/api/api.ts'
 import type { Caller } from '../server/api/route.ts'
-import { createDashboard } from '../server/dashboard.ts'
 import { startServer } from '../server/server.ts'
 import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import type { RunState } from '../worker/process.ts'
 import { REAPER } from '../worker/work-declaration.ts'
 import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
@@ -230,6 +229,8 @@ async function serveDashboard(
   const secretKey = await secretKeyOf(settings)
   const own = new Set(APPLICATION_TABLES.map((name) => `${schema}.${name}`))
   const { instanceName: name, instanceColor: color, portalOrigins } = settings
+  // It is a third of all modules, which the other commands do without.
+  const { createDashboard } = await import('../server/dashboard.ts')
   const dashboard = createDashboard({
     db: pool,
     schema,

@@ -1,16 +1,13 @@
 /** The health of the workers for @nestjs/terminus, which is not needed here: its results are plain objects. */
 import {
   type Check,
-  claimsRows,
   createHealth,
   databaseAnswers,
   type Health,
   migrationsCurrent,
-  reaperRuns,
-  workersRun,
+  workerChecks,
 } from '../observe/health.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
-import type { Runtime } from '../worker/process.ts'
 import type { LeaseholdModuleOptions, LeaseholdRuntime } from './runtime.ts'
 
 /** What @nestjs/terminus expects of an indicator: the status, and by the name of each check what it found. */
@@ -74,18 +71,10 @@ export class LeaseholdHealthIndicator {
 
   #checks(): Check[] {
     const { databaseUrl, schema = 'leasehold', start = true } = this.#options
-    const runtime = this.#runtime
     const db = openDatabase({ url: databaseUrl, maxConnections: 3, applicationName: 'leasehold health' })
     this.#db = db
-    const always = [databaseAnswers(db), migrationsCurrent(db, schema)]
-    if (!start) return always
-    const running = (): Runtime[] => (runtime.runtime === undefined ? [] : [runtime.runtime])
-    return [
-      ...always,
-      workersRun(() => runtime.state),
-      claimsRows(running),
-      // Which tables there are is known once the workers have started.
-      { name: 'reaper', run: async () => reaperRuns(db, schema, runtime.tables).run() },
-    ]
+    return start
+      ? workerChecks({ db, schema, runtime: () => this.#runtime.runtime })
+      : [databaseAnswers(db), migrationsCurrent(db, schema)]
   }
 }

@@ -2,9 +2,7 @@
 import type { DiscoveryService, ModuleRef } from '@nestjs/core'
 import type { InjectionToken } from '@nestjs/common'
 import { LeaseholdError } from '../errors.ts'
-import { tableName } from '../lease/table.ts'
 import { logEvents } from '../observe/log.ts'
-import type { RunState } from '../observe/health.ts'
 import type { OutboxOptions } from '../outbox/enqueue/enqueue.ts'
 import { handlers, type HandlersOptions } from '../outbox/publishers/handlers.ts'
 import { OUTBOX, relay, type RelayOptions } from '../outbox/relay.ts'
@@ -14,7 +12,7 @@ import { migrate } from '../postgres/migrate.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { WebhooksOptions } from '../webhooks/send/send.ts'
 import { Events } from '../worker/events.ts'
-import { type Runtime, startRuntime } from '../worker/process.ts'
+import { type Runtime, type RunState, startRuntime } from '../worker/process.ts'
 import type { LogSource } from '../worker/context.ts'
 import type { RuntimeOptions, WorkDeclaration } from '../worker/work-declaration.ts'
 import { nestLog } from './log.ts'
@@ -86,7 +84,6 @@ export class LeaseholdRuntime {
   readonly name: string | undefined
   readonly #given: LeaseholdRuntimeOptions
   #state: RunState = 'starting'
-  #workers: Workers = []
   #starting: Promise<Runtime | undefined> | undefined
   #runtime: Runtime | undefined
   #stopLogging: () => void = () => undefined
@@ -104,11 +101,6 @@ export class LeaseholdRuntime {
 
   get state(): RunState {
     return this.#state
-  }
-
-  /** The tables that this process works on, as `schema.table`. */
-  get tables(): readonly string[] {
-    return [...new Set(this.#workers.map(({ table }) => tableName(table)))]
   }
 
   async start(): Promise<void> {
@@ -147,12 +139,11 @@ export class LeaseholdRuntime {
     })
     if (found.length === 0 && given.length === 0 && options.reapTables === undefined) throw nothingToRun()
     const [first] = found
-    if (first === undefined) this.#workers = given
-    else if (given.some(({ name }) => name === OUTBOX)) throw twoRelays(first)
-    else this.#workers = [relayOf(found, options.schema, ofHandlers), ...given]
+    if (first !== undefined && given.some(({ name }) => name === OUTBOX)) throw twoRelays(first)
+    const all = first === undefined ? given : [relayOf(found, options.schema, ofHandlers), ...given]
     const log = options.log ?? this.#logThroughNest()
     try {
-      return await startRuntime({ ...options, workers: this.#workers, events: this.events, log })
+      return await startRuntime({ ...options, workers: all, events: this.events, log })
     } catch (error) {
       this.#stopLogging()
       throw error

@@ -1,10 +1,14 @@
 import { once } from 'node:events'
-import { afterAll, expect, it } from 'vitest'
+import { afterAll, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { relay } from '../outbox/index.ts'
+import { stdoutPublisher } from '../outbox/publishers/stdout.ts'
 import { openDatabase } from '../postgres/index.ts'
-import { createHealth, reaperRuns, type RunState, workersRun } from './health.ts'
+import { type Runtime, type RunState, startRuntime } from '../worker/process.ts'
+import { createHealth, reaperRuns, workerHealth, workersRun } from './health.ts'
 
-const db = openDatabase({ url: useDatabase().url })
+const { url } = useDatabase()
+const db = openDatabase({ url })
 afterAll(async () => db.close())
 
 it('a check that throws fails with its message, and the other checks still run', async () => {
@@ -74,4 +78,28 @@ it('workers are ready only while they run: not while they start, and not while t
   expect(await health.examine()).toEqual([{ name: 'workers', ok: true, detail: 'running' }])
   state = 'stopping'
   expect(await health.examine()).toEqual([{ name: 'workers', ok: false, detail: 'stopping' }])
+})
+
+it('a process of the user is ready while its workers run and their table is reaped, and says why when it is not', async () => {
+  const results = async (): Promise<Record<string, string>> =>
+    Object.fromEntries(
+      (await health.examine()).map(({ name, ok, detail }) => [name, ok ? detail : `not ready: ${detail}`]),
+    )
+  let runtime: Runtime | undefined
+  const health = workerHealth({ db, runtime: () => runtime })
+  expect(await results()).toMatchObject({ database: 'answers', workers: 'not ready: starting' })
+
+  const options = { databaseUrl: url, workers: [relay({ publisher: stdoutPublisher() })] }
+  runtime = await startRuntime({ ...options, id: 'reaps' })
+  expect(await results()).toMatchObject({ workers: 'running', claiming: 'not paused', reaper: 'alive' })
+  await runtime.stop()
+  expect(await results()).toMatchObject({ database: 'answers', workers: 'not ready: stopping' })
+
+  await db.query({ text: 'delete from leasehold.workers' })
+  runtime = await startRuntime({ ...options, id: 'does not reap', reaper: false })
+  onTestFinished(async () => void (await runtime?.stop()))
+  expect(await results()).toMatchObject({
+    workers: 'running',
+    reaper: expect.stringContaining('not ready: no reaper is alive for leasehold.outbox'),
+  })
 })

@@ -5,7 +5,7 @@ import { quoteQualified } from '../postgres/identifiers.ts'
 import { readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { within } from '../timeout.ts'
-import type { Runtime } from '../worker/process.ts'
+import type { Runtime, RunState } from '../worker/process.ts'
 import { unreapedTables } from '../worker/registry/registry.ts'
 
 /** One thing that must be true for this process to do its work. */
@@ -33,6 +33,39 @@ const QUERY_TIMEOUT_MS = 2_000
 
 /** A worker process whose database session cannot be seen is taken for missing after the same time without a sign. */
 const REAPER_SEEN_WITHIN_MS = 30_000
+
+export interface WorkerHealthOptions {
+  /** Connections for the checks alone, so that busy workers do not delay them. Two are enough. */
+  readonly db: Database
+  /** The worker process of this program; undefined until `startRuntime` has resolved. */
+  readonly runtime: () => Pick<Runtime, 'state' | 'tables' | 'paused'> | undefined
+  /** Default `leasehold`. */
+  readonly schema?: string
+}
+
+/**
+ * Whether a process that calls `startRuntime` can do its work, for its readiness probe. The checks are those of `/readyz`:
+ * the database answers, its schema is current, the workers run, and somebody reaps their tables.
+ *
+ * ```ts
+ * const health = workerHealth({ db: openDatabase({ url, maxConnections: 2 }), runtime: () => runtime })
+ * const isReady = (await health.examine()).every(({ ok }) => ok)
+ * ```
+ */
+export function workerHealth(options: WorkerHealthOptions): Health {
+  return createHealth(workerChecks(options))
+}
+
+export function workerChecks({ db, runtime, schema = 'leasehold' }: WorkerHealthOptions): Check[] {
+  return [
+    databaseAnswers(db),
+    migrationsCurrent(db, schema),
+    workersRun(() => runtime()?.state ?? 'starting'),
+    claimsRows(() => [runtime() ?? []].flat()),
+    // Which tables there are is known once the workers have started.
+    { name: 'reaper', run: async () => reaperRuns(db, schema, runtime()?.tables ?? []).run() },
+  ]
+}
 
 /** A check that is still running is joined instead of started once more, so that it costs one connection at most. */
 export function createHealth(checks: readonly Check[], timeoutMs = CHECK_TIMEOUT_MS): Health {
@@ -102,8 +135,6 @@ async function readLedgerIfAny(tx: Queryable, schema: string): Promise<readonly 
   })
   return rows[0]?.present === true ? readLedger(tx, schema) : []
 }
-
-export type RunState = 'starting' | 'running' | 'stopping'
 
 /** The workers of this process: not ready before they run, and not ready once they have been told to stop. */
 export function workersRun(state: () => RunState): Check {

@@ -52,6 +52,9 @@ interface CheckedWork {
   readonly store: LeaseStore
 }
 
+/** Of a worker process: it is `stopping` from the moment when it is told to stop. */
+export type RunState = 'starting' | 'running' | 'stopping'
+
 /** A worker process: its workers, their heartbeat, the reaper, and the settings that they apply. */
 export class Runtime {
   readonly id: string
@@ -70,6 +73,7 @@ export class Runtime {
   readonly #offs: (() => void)[] = []
   #stopWaking: () => void = () => undefined
   #heartbeat: HeartbeatLink | undefined
+  #isRunning = false
   #isListening = false
   #isDatabaseAway = false
   /** Of the tables of our own applications. The heartbeat tells it. */
@@ -112,6 +116,17 @@ export class Runtime {
   /** Which of its workers do not claim at the moment, and why: the target is unavailable, or an operator paused them. */
   get paused(): readonly Pause[] {
     return this.#served.pauses
+  }
+
+  get state(): RunState {
+    if (this.#stopped !== undefined) return 'stopping'
+    return this.#isRunning ? 'running' : 'starting'
+  }
+
+  /** The tables whose rows its workers process or it reaps, as `schema.table`. */
+  get tables(): readonly string[] {
+    const { workers = [], reapTables = [] } = this.#options
+    return [...new Set([...workers, ...reapTables].map(({ table }) => tableName(table)))]
   }
 
   /** Wake-ups and changed settings arrive by NOTIFY. */
@@ -189,6 +204,7 @@ export class Runtime {
     }
     this.#loops.push(this.#activityLoop(), this.#settingsLoop())
     for (const loop of this.#loops) loop.start()
+    this.#isRunning = true
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
 
@@ -268,8 +284,7 @@ export class Runtime {
   }
 
   get #reapedTables(): string[] {
-    const { workers = [], reapTables = [], reaper = true } = this.#options
-    return reaper ? [...new Set([...workers, ...reapTables].map(({ table }) => tableName(table)))] : []
+    return this.#options.reaper === false ? [] : [...this.tables]
   }
 
   get #presenceMs(): number {
