@@ -11,7 +11,7 @@ import { startServer, type TestServer } from './support/server.ts'
 import { SECRET_KEY } from './support/webhook-endpoints.ts'
 
 const PROCESSES = 16
-/** What docs/guides/own-table.md promises: of the workers, the heartbeat and the listener; and of the checks and metrics. */
+/** What docs/operations/connections.md promises: of the workers, the heartbeat and the listener; and of the checks and metrics. */
 const [OF_WORKERS, OF_CHECKS] = [10, 2]
 const POLL = { timeout: 120_000, interval: 20 }
 const PATIENCE = 300_000
@@ -172,7 +172,7 @@ it(
 )
 
 it(
-  'RULE-020-041: sixteen busy processes open no more connections than docs/guides/own-table.md lists, and all of them work',
+  'RULE-020-041: sixteen busy processes open no more connections than docs/operations/connections.md lists, and all of them work',
   async () => {
     const events = 40_000
     await reset()

@@ -45,6 +45,7 @@ const GROUPS = [
     names: [
       'deployment',
       'processes-and-signals',
+      'connections',
       'upgrades',
       'monitoring',
       'runbooks',
