@@ -97,6 +97,7 @@ it('serve and up with a database of others refuse a port in use: a key must not 
     })
     expect(await process.exited).toMatchObject({ code: 1 })
     expect(process.output().stderr).toContain('the port is in use')
+    expect(process.output().stderr).not.toContain('DATABASE_CLOSED')
   }
 })
 

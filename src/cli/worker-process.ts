@@ -1,6 +1,7 @@
 /** A worker process as `up` and `work` run it: the HTTP server, the metrics, the workers and the reaper. */
 import type { LoadedSettings } from '../config/load.ts'
 import type { EmbeddedServer } from '../embedded/index.ts'
+import { isLeaseholdError } from '../errors.ts'
 import { tableName } from '../lease/index.ts'
 import {
   type Check,
@@ -229,7 +230,7 @@ async function serveDashboard(
   const secretKey = await secretKeyOf(settings)
   const own = new Set(APPLICATION_TABLES.map((name) => `${schema}.${name}`))
   const { instanceName: name, instanceColor: color, portalOrigins } = settings
-  // It is a third of all modules, which the other commands do without.
+  // Loaded where it is served, so that other commands start sooner.
   const { createDashboard } = await import('../server/dashboard.ts')
   const dashboard = createDashboard({
     db: pool,
@@ -242,9 +243,11 @@ async function serveDashboard(
     portalOrigins,
   })
   // Where the database is not ready for it, each request is told so.
-  dashboard
-    .resumeChanges()
-    .catch((error: unknown) => log.warn({ err: error }, 'the HTTP API cannot be used yet'))
+  dashboard.resumeChanges().catch((error: unknown) => {
+    // Its port is taken, or the process has been told to stop.
+    if (isLeaseholdError(error, 'DATABASE_CLOSED')) return
+    log.warn({ err: error }, 'the HTTP API cannot be used yet')
+  })
   return dashboard
 }
 
