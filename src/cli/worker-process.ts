@@ -226,7 +226,6 @@ async function serveDashboard(
     maxConnections: API_CONNECTIONS,
     applicationName: 'leasehold api',
   })
-  startup.add({ name: 'API pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => pool.close() })
   const secretKey = await secretKeyOf(settings)
   const own = new Set(APPLICATION_TABLES.map((name) => `${schema}.${name}`))
   const { instanceName: name, instanceColor: color, portalOrigins } = settings
@@ -241,6 +240,15 @@ async function serveDashboard(
     ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),
     instance: { name, color },
     portalOrigins,
+  })
+  startup.add({
+    name: 'API',
+    stopWithinMs: POOL_STOP_WITHIN_MS,
+    async stop() {
+      // HTTP has stopped it, unless it could not listen.
+      await dashboard.stop()
+      await pool.close()
+    },
   })
   // Where the database is not ready for it, each request is told so.
   dashboard.resumeChanges().catch((error: unknown) => {
