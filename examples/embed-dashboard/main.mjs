@@ -5,6 +5,9 @@ import { migrate, openDatabase } from 'leasehold'
 import { enqueue } from 'leasehold/outbox'
 import { createDashboard, toNodeHandler } from 'leasehold/server'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL, PORT = '3000', ADMIN_PASSWORD = randomBytes(12).toString('base64url') } = process.env
 const BASE_PATH = '/admin/leasehold'
 const db = openDatabase({ url: DATABASE_URL })
@@ -52,7 +55,7 @@ await once(server, 'listening')
 console.log(`listening on http://127.0.0.1:${server.address().port}, password ${ADMIN_PASSWORD}`)
 
 // Live updates are requests without an end: `stop` ends them, and the server can close.
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 const closed = once(server, 'close')
 server.close()
 await dashboard.stop()

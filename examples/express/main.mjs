@@ -5,6 +5,9 @@ import { createOutbox, relay } from 'leasehold/outbox'
 import { handlers } from 'leasehold/publishers/handlers'
 import { Pool } from 'pg'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL, PORT = '3000' } = process.env
 const pool = new Pool({ connectionString: DATABASE_URL })
 const outbox = createOutbox()
@@ -58,7 +61,7 @@ await once(server, 'listening')
 console.log(`listening on http://127.0.0.1:${server.address().port}`)
 
 // New requests are refused first; then requests and events in flight are completed.
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 const closed = once(server, 'close')
 server.close()
 await Promise.all([closed, runtime.stop()])

@@ -4,6 +4,9 @@ import { openDatabase, startRuntime } from 'leasehold'
 import { createOutbox, relay } from 'leasehold/outbox'
 import { handlers } from 'leasehold/publishers/handlers'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL, PORT = '3000' } = process.env
 // Leasehold's own pool, where an application has no other.
 const db = openDatabase({ url: DATABASE_URL })
@@ -58,5 +61,5 @@ app.addHook('onClose', async () => {
 
 console.log(`listening on ${await app.listen({ port: Number(PORT), host: '127.0.0.1' })}`)
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await app.close()

@@ -7,6 +7,9 @@ import { natsPublisher } from 'leasehold/publishers/nats'
 import { consume } from './consumer.mjs'
 import { startNats } from './nats-server.mjs'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL, NATS_URL } = process.env
 const server = NATS_URL ? undefined : await startNats()
 const servers = NATS_URL || server.url
@@ -50,7 +53,7 @@ const copied = headers()
 copied.set('leasehold-event-id', eventId)
 await jetstream(connection).publish('shop.order.placed', JSON.stringify({ order }), { headers: copied })
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await runtime.stop()
 await messages.close()
 await consumed

@@ -2,6 +2,9 @@ import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { leaseTable, openDatabase, startRuntime } from 'leasehold'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL } = process.env
 const db = openDatabase({ url: DATABASE_URL })
 
@@ -30,6 +33,6 @@ const runtime = await startRuntime({
 
 await db.query({ text: "insert into jobs (url) values ('https://a.example/'), ('https://b.example/')" })
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await runtime.stop()
 await db.close()

@@ -5,6 +5,9 @@ import { createOutbox, relay } from 'leasehold/outbox'
 import { handlers } from 'leasehold/publishers/handlers'
 import { PrismaClient } from './generated/index.js'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL } = process.env
 const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: DATABASE_URL }) })
 const outbox = createOutbox()
@@ -40,6 +43,6 @@ const runtime = await startRuntime({
 console.log(`order ${await placeOrder('tea')} is placed`)
 await placeOrder('coffee').catch((error) => console.log(`not placed, and no event: ${error.message}`))
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await runtime.stop()
 await prisma.$disconnect()

@@ -4,6 +4,9 @@ import { createOutbox, relay } from 'leasehold/outbox'
 import { handlers } from 'leasehold/publishers/handlers'
 import { DataSource, EntitySchema, IsNull } from 'typeorm'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL } = process.env
 const outbox = createOutbox()
 const say = (text) => process.stdout.write(`${text}\n`)
@@ -50,6 +53,6 @@ const runtime = await startRuntime({
 say(`order ${String(await placeOrder('tea'))} is placed`)
 await placeOrder('coffee').catch((error) => say(`not placed, and no event: ${error.message}`))
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await runtime.stop()
 await dataSource.destroy()

@@ -4,6 +4,9 @@ import { Events, migrate, openDatabase, startRuntime } from 'leasehold'
 import { createWebhooks, dispatcher, endpoints, LOOPBACK, replay } from 'leasehold/webhooks'
 import { startReceiver } from './receiver.mjs'
 
+// From the start, so that a signal stops it in order at any time.
+const stopped = Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+
 const { DATABASE_URL } = process.env
 const BY = { principal: 'the example' }
 // In production: LEASEHOLD_SECRET_KEY, and no `network`, so that deliveries go to public addresses only.
@@ -54,7 +57,7 @@ const { changed } = await replay(db, {
 })
 console.log(`flaky is back: ${changed} delivery was replayed`)
 
-await Promise.race([once(process, 'SIGTERM'), once(process, 'SIGINT')])
+await stopped
 await runtime.stop()
 steady.close()
 flaky.close()
