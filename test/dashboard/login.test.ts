@@ -29,7 +29,7 @@ it('ends the session when a person signs out', async () => {
   await page.getByRole('button', { name: 'Sign in' }).waitFor()
 })
 
-it('shows the login when the session has expired, also on a page that is open', async () => {
+it('shows the login on an open page when its session expires', async () => {
   const page = await open('/outbox', { as: 'read' })
   await page.getByRole('heading', { name: 'Outbox' }).waitFor()
   await db.query({ text: `update leasehold.api_sessions set expires_at = now() - interval '1 second'` })
