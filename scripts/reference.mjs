@@ -47,7 +47,7 @@ export async function reference() {
 }
 
 async function generatedParts() {
-  const program = createProgram({ out: () => {}, err: () => {} }, async () => {})
+  const program = await createProgram({ out: () => {}, err: () => {} }, async () => {})
   return new Map([
     ...settingParts(leafCommands(program)),
     ['worker settings', await workerSettings()],

@@ -15,7 +15,6 @@ import {
   invalidArgument,
   isSet,
   JSON_FLAG,
-  pastFlag,
   positiveFlag,
   PRINCIPAL_FLAG,
   principalOf,
@@ -65,27 +64,6 @@ export function addBulkChangeFlags(command: Command, rows: string): Command {
     .option('--yes', 'do not ask for confirmation before a change by filter')
     .option('--resume <id>', 'continue a change that was stopped or killed')
     .option(...JSON_FLAG)
-}
-
-/** The flags `--from` and `--to`. `happened`: what the rows did at that time, such as `sent`. */
-export function addPeriodFlags(command: Command, happened: string): Command {
-  return command
-    .option(
-      '--from <time>',
-      `only ${happened} at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago`,
-    )
-    .option('--to <time>', `only ${happened} before this time`)
-}
-
-/** The period of `--from` and `--to`. */
-export function readPeriod(flags: Run['flags'], now: Date): { readonly from?: Date; readonly to?: Date } {
-  const from = pastFlag(flags, 'from', now)
-  const to = pastFlag(flags, 'to', now)
-  if (from !== undefined && to !== undefined && from >= to) {
-    const given = textFlag(flags, 'to') ?? ''
-    throw invalidArgument('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
-  }
-  return { ...(from === undefined ? {} : { from }), ...(to === undefined ? {} : { to }) }
 }
 
 /** The names of a flag such as `--status dead,published`. */

@@ -7,10 +7,7 @@ import { isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf } from './flags.ts'
 import { runListCommand } from './list.ts'
 import { factLines, grouped, momentFact, printableJson, relative } from './output.ts'
 
-export function addChangeCommands(program: Command, define: Define): void {
-  const changes = program
-    .command('changes')
-    .description('show and cancel bulk changes: replays, retries, cancels of many rows')
+export function addChangeCommands(changes: Command, define: Define): void {
   define(changes, 'list', 'show bulk changes, the latest first', DATABASE_SETTINGS, list, (command) =>
     command
       .option('--limit <n>', 'show at most this many (default: 50)')

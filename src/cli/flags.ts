@@ -1,4 +1,5 @@
 /** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
+import type { Command } from 'commander'
 import { messageOf } from '../errors.ts'
 import { isRowId } from '../admin/request-checks.ts'
 import { unstorableText } from '../unstorable-text.ts'
@@ -186,4 +187,25 @@ export function reasonOf(flags: Flags): string {
   const reason = textFlag(flags, 'reason')
   if (reason !== undefined) return reason
   throw new UsageError('--reason is missing: give the reason in a few words, for the audit.')
+}
+
+/** The flags `--from` and `--to`. `happened`: what the rows did at that time, such as `sent`. */
+export function addPeriodFlags(command: Command, happened: string): Command {
+  return command
+    .option(
+      '--from <time>',
+      `only ${happened} at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago`,
+    )
+    .option('--to <time>', `only ${happened} before this time`)
+}
+
+/** The period of `--from` and `--to`. */
+export function readPeriod(flags: Flags, now: Date): { readonly from?: Date; readonly to?: Date } {
+  const from = pastFlag(flags, 'from', now)
+  const to = pastFlag(flags, 'to', now)
+  if (from !== undefined && to !== undefined && from >= to) {
+    const given = textFlag(flags, 'to') ?? ''
+    throw invalidArgument('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
+  }
+  return { ...(from === undefined ? {} : { from }), ...(to === undefined ? {} : { to }) }
 }

@@ -86,7 +86,9 @@ function declaredIn(command: Command, path: readonly string[] = []): readonly De
   return [{ path, flags, args: command.registeredArguments.length }]
 }
 
-const COMMANDS = declaredIn(createProgram({ out: () => {}, err: () => {} }, async () => Promise.resolve()))
+const COMMANDS = declaredIn(
+  await createProgram({ out: () => {}, err: () => {} }, async () => Promise.resolve()),
+)
 
 /** They run until they are stopped, or change the whole server: their command lines are always invalid. */
 const ALWAYS_REFUSED: Readonly<Record<string, readonly string[]>> = {

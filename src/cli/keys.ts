@@ -6,8 +6,7 @@ import { withRegistry } from './database.ts'
 import { futureFlag, isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf, textFlag } from './flags.ts'
 import { columns, printableJson, relative } from './output.ts'
 
-export function addKeyCommands(program: Command, define: Define): void {
-  const keys = program.command('keys').description('create, list and revoke the keys of the HTTP API')
+export function addKeyCommands(keys: Command, define: Define): void {
   define(
     keys,
     'create <name>',

@@ -13,10 +13,7 @@ import { withRegistry, withRunningDatabase } from './database.ts'
 import { addExplainFlags, explainOptions, printExplanation } from './explain.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
 
-export function addLeaseCommands(program: Command, define: Define): void {
-  const lease = program
-    .command('lease')
-    .description('prepare a table you already have for workers, and explain its rows')
+export function addLeaseCommands(lease: Command, define: Define): void {
   define(
     lease,
     'add',

@@ -14,24 +14,11 @@ import {
   WEBHOOK_SETTINGS,
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
-import { doctor } from './doctor.ts'
-import { addLeaseCommands } from './lease.ts'
-import { runMigrate, runRoles } from './migrate.ts'
-import { JSON_FLAG } from './flags.ts'
-import { printableLines } from './output.ts'
-import { addAuditCommand } from './audit.ts'
-import { addChangeCommands } from './changes.ts'
 import { addCompletionCommand } from './completion.ts'
-import { addKeyCommands } from './keys.ts'
-import { addOutboxCommands } from './outbox/commands.ts'
-import { serve } from './serve.ts'
-import { addSettingsCommands } from './settings.ts'
-import { status } from './status.ts'
-import { addSyncCommands } from './sync/commands.ts'
-import { up } from './up.ts'
-import { addWebhookCommands } from './webhooks/commands.ts'
+import { addPeriodFlags, JSON_FLAG } from './flags.ts'
+import { addListFlags } from './list.ts'
+import { printableLines } from './output.ts'
 import { addWatchFlags } from './watch.ts'
-import { work } from './work.ts'
 
 const EXIT_FAILED = 1
 const EXIT_USAGE_ERROR = 2
@@ -76,15 +63,62 @@ Options take precedence over the environment, and the environment over the file.
 
 Exit codes: 0 success, 1 failure, 2 usage error.`
 
+/**
+ * The groups of commands. A group is loaded when one of its commands is called, and what any command does when it is
+ * done: to load everything takes longer than most commands run.
+ */
+const GROUPS: readonly {
+  readonly name: string
+  readonly description: string
+  readonly load: () => Promise<(group: Command, define: Define) => void>
+}[] = [
+  {
+    name: 'outbox',
+    description: 'write, list, show, explain, retry, replay, give up and unblock events',
+    load: async () => (await import('./outbox/commands.ts')).addOutboxCommands,
+  },
+  {
+    name: 'webhooks',
+    description:
+      'manage endpoints; send, list, show, explain, retry, replay and cancel deliveries; open the portal',
+    load: async () => (await import('./webhooks/commands.ts')).addWebhookCommands,
+  },
+  {
+    name: 'sync',
+    description: 'enqueue, watch, explain, cancel and replay sync jobs',
+    load: async () => (await import('./sync/commands.ts')).addSyncCommands,
+  },
+  {
+    name: 'lease',
+    description: 'prepare a table you already have for workers, and explain its rows',
+    load: async () => (await import('./lease.ts')).addLeaseCommands,
+  },
+  {
+    name: 'keys',
+    description: 'create, list and revoke the keys of the HTTP API',
+    load: async () => (await import('./keys.ts')).addKeyCommands,
+  },
+  {
+    name: 'settings',
+    description: 'show and change the settings of workers while they run; pause and resume them',
+    load: async () => (await import('./settings.ts')).addSettingsCommands,
+  },
+  {
+    name: 'changes',
+    description: 'show and cancel bulk changes: replays, retries, cancels of many rows',
+    load: async () => (await import('./changes.ts')).addChangeCommands,
+  },
+]
+
 /** Runs one command line and returns its exit code. */
 export async function runProgram(args: readonly string[], terminal: Terminal): Promise<number> {
   const version = packageVersion()
   let code = 0
-  const program = createProgram(terminal, async (command, act) => {
+  const run = async (command: Command, act: (run: Run) => Promise<number>): Promise<void> => {
     code = await act(await prepare(command, version, terminal))
-  })
-
+  }
   try {
+    const program = await createProgram(terminal, run, args)
     await program.parseAsync(args, { from: 'user' })
     return code
   } catch (error) {
@@ -94,11 +128,15 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
   }
 }
 
-/** The command tree. `run` is called with the command that was given, and with what it does. */
-export function createProgram(
+/**
+ * The command tree. `run` is called with the command that was given, and with what it does. With `args`, the groups that
+ * they do not name are empty.
+ */
+export async function createProgram(
   { out, err }: Pick<Terminal, 'out' | 'err'>,
   run: (command: Command, act: (run: Run) => Promise<number>) => Promise<void>,
-): Command {
+  args?: readonly string[],
+): Promise<Command> {
   const program = new Command('leasehold')
     .description('Time-bounded, fenced leases on the rows of any PostgreSQL table.')
     .version(packageVersion(), '-V, --version', 'print the version')
@@ -118,8 +156,19 @@ export function createProgram(
     added.action(async () => run(added, act))
   }
   addCommands(program, define)
+  for (const { name, description, load } of GROUPS) {
+    const group = program.command(name).description(description)
+    if (needsGroup(name, args)) (await load())(group, define)
+  }
+  addAuditCommand(program, define)
+  addCompletionCommand(program, define)
   pointToHelp(program)
   return program
+}
+
+/** `leasehold outbox …`, `leasehold help outbox`; a completion is of all commands. */
+function needsGroup(name: string, args: readonly string[] | undefined): boolean {
+  return args === undefined || args[0] === 'completion' || args.slice(0, 2).includes(name)
 }
 
 function addCommands(program: Command, define: Define): void {
@@ -128,7 +177,7 @@ function addCommands(program: Command, define: Define): void {
     'up',
     'run all workers and the HTTP server in one process; without a database URL, start an embedded PostgreSQL',
     [...PROCESS_SETTINGS, ...DASHBOARD_SETTINGS],
-    up,
+    async (run) => (await import('./up.ts')).up(run),
     (command) => command.option('--demo', 'add sample producers, and print a summary every two seconds'),
   )
   define(
@@ -136,7 +185,7 @@ function addCommands(program: Command, define: Define): void {
     'work',
     'run the workers declared in leasehold.config, the webhook dispatcher if there is a secret key, and the reaper',
     WORK_SETTINGS,
-    work,
+    async (run) => (await import('./work.ts')).work(run),
     (command) =>
       command
         .option(
@@ -156,14 +205,14 @@ function addCommands(program: Command, define: Define): void {
     'serve',
     'run the HTTP API alone, for operators; its callers need keys (`leasehold keys create`)',
     SERVE_SETTINGS,
-    serve,
+    async (run) => (await import('./serve.ts')).serve(run),
   )
   define(
     program,
     'migrate',
     'create the schema, or migrate it to the version of this release',
     DATABASE_SETTINGS,
-    runMigrate,
+    async (run) => (await import('./migrate.ts')).runMigrate(run),
     (command) =>
       command
         .option(
@@ -183,7 +232,7 @@ function addCommands(program: Command, define: Define): void {
     'roles',
     'create the database roles of producers, workers, readers, operators and the HTTP API, and grant what each needs',
     DATABASE_SETTINGS,
-    runRoles,
+    async (run) => (await import('./migrate.ts')).runRoles(run),
     (command) =>
       command
         .option('--role-prefix <prefix>', 'what their names begin with (default: "leasehold")')
@@ -195,7 +244,7 @@ function addCommands(program: Command, define: Define): void {
     'status',
     'show the running workers and the backlog of each table',
     DATABASE_SETTINGS,
-    status,
+    async (run) => (await import('./status.ts')).status(run),
     (command) => addWatchFlags(command, 'Ctrl-C'),
   )
   define(
@@ -203,7 +252,7 @@ function addCommands(program: Command, define: Define): void {
     'doctor',
     'examine the database and its settings, the tables, the workers and their rows; say what is wrong and how to repair it',
     [...DATABASE_SETTINGS, 'listenUrl'],
-    doctor,
+    async (run) => (await import('./doctor.ts')).doctor(run),
     (command) =>
       command
         .option('--json', 'print one JSON document instead of text, for scripts')
@@ -224,15 +273,27 @@ function addCommands(program: Command, define: Define): void {
     ['directory'],
     printUrl,
   )
-  addOutboxCommands(program, define)
-  addWebhookCommands(program, define)
-  addSyncCommands(program, define)
-  addLeaseCommands(program, define)
-  addKeyCommands(program, define)
-  addSettingsCommands(program, define)
-  addChangeCommands(program, define)
-  addAuditCommand(program, define)
-  addCompletionCommand(program, define)
+}
+
+function addAuditCommand(program: Command, define: Define): void {
+  define(
+    program,
+    'audit',
+    'show what operators have changed, newest first',
+    DATABASE_SETTINGS,
+    async (run) => (await import('./audit.ts')).audit(run),
+    (command) =>
+      addListFlags(
+        addPeriodFlags(
+          command
+            .option('--principal <name>', 'only changes by this account or key')
+            .option('--action <name>', 'only this action: outbox.replay, or outbox.* for all of the outbox')
+            .option('--target <id>', 'only changes of this object'),
+          'changes made',
+        ),
+        'entries',
+      ),
+  )
 }
 
 /** Gives every group a `help` command, and makes every usage error end with the command that shows the right help. */

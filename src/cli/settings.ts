@@ -6,10 +6,7 @@ import { withRegistry } from './database.ts'
 import { isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf } from './flags.ts'
 import { columns, printableJson, relative } from './output.ts'
 
-export function addSettingsCommands(program: Command, define: Define): void {
-  const settings = program
-    .command('settings')
-    .description('show and change the settings of workers while they run; pause and resume them')
+export function addSettingsCommands(settings: Command, define: Define): void {
   const changing = (command: Command): Command => command.option(...PRINCIPAL_FLAG).option(...JSON_FLAG)
   define(settings, 'list', 'show the settings that were changed', DATABASE_SETTINGS, list, (command) =>
     command.option(...JSON_FLAG),

@@ -17,10 +17,7 @@ import {
 } from './events.ts'
 
 /** `leasehold outbox …` */
-export function addOutboxCommands(program: Command, define: Define): void {
-  const outbox = program
-    .command('outbox')
-    .description('write, list, show, explain, retry, replay, give up and unblock events')
+export function addOutboxCommands(outbox: Command, define: Define): void {
   const add = (
     usage: string,
     description: string,

@@ -18,21 +18,11 @@ import type { HistoryEntry } from '../../outbox/history.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
 import { isDistributed } from '../../postgres/citus.ts'
-import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import {
-  headersOf,
-  invalidArgument,
-  isSet,
-  jsonArgument,
-  momentFlag,
-  principalOf,
-  reasonOf,
-  textFlag,
-  textsFlag,
-} from '../flags.ts'
+import { addPeriodFlags, headersOf, invalidArgument, isSet, jsonArgument, momentFlag, principalOf, readPeriod, reasonOf, textFlag, textsFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,

@@ -19,8 +19,7 @@ import {
 import { statusCommand } from './status.ts'
 
 /** `leasehold sync …` */
-export function addSyncCommands(program: Command, define: Define): void {
-  const sync = program.command('sync').description('enqueue, watch, explain, cancel and replay sync jobs')
+export function addSyncCommands(sync: Command, define: Define): void {
   const add = (
     usage: string,
     description: string,

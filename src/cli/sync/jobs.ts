@@ -9,11 +9,11 @@ import { type JobProgress, progress } from '../../sync/admin/progress.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../sync/admin/replay.ts'
 import { createSync } from '../../sync/index.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
-import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import { invalidArgument, isSet, limitFlag, pastFlag, textFlag, durationFlag } from '../flags.ts'
+import { addPeriodFlags, durationFlag, invalidArgument, isSet, limitFlag, pastFlag, readPeriod, textFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,

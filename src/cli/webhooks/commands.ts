@@ -35,12 +35,7 @@ import { portalCommand } from './portal.ts'
 const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: generate a new one)'] as const
 
 /** `leasehold webhooks …` */
-export function addWebhookCommands(program: Command, define: Define): void {
-  const webhooks = program
-    .command('webhooks')
-    .description(
-      'manage endpoints; send, list, show, explain, retry, replay and cancel deliveries; open the portal',
-    )
+export function addWebhookCommands(webhooks: Command, define: Define): void {
   addEndpointCommands(webhooks, define)
   const add = (
     usage: string,

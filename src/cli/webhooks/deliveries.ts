@@ -16,11 +16,11 @@ import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/re
 import { resumeRetryNow, retryNow, type RetryNowResult } from '../../webhooks/admin/retry-now.ts'
 import { createWebhooks } from '../../webhooks/send/send.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
-import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import { invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, textFlag } from '../flags.ts'
+import { addPeriodFlags, invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, readPeriod, textFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,
