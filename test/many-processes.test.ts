@@ -175,37 +175,41 @@ it(
 it(
   'RULE-020-041: sixteen busy processes open no more connections than docs/operations/connections.md lists, and all of them work',
   async () => {
-    const events = 16_000
+    const round = 4_000
     await reset()
     const before = await metric('leasehold_settled_rows_total')
-    await db.query({
-      text: `insert into leasehold.outbox (event_type, payload, ordering_key)
-        select 'a', to_jsonb(n), case when n % 2 = 0 then 'key ' || n % 1000 end from generate_series(1, $1::int) as n`,
-      values: [events],
-    })
     const most = new Map<string, number>()
-    let total = 0
-    await vi.waitFor(async () => {
-      const { rows } = await db.query<{ name: string; count: number }>({
-        // The names are cut after 63 characters, and those of the heartbeat leave 43 for the id.
-        text: `select left(regexp_replace(application_name, '^leasehold (worker |heartbeat )?', ''), 43) as name, count(*)::int as count
-          from pg_stat_activity where backend_type = 'client backend' and application_name like 'leasehold%' group by 1`,
+    let [events, total] = [0, 0]
+    let shares: number[] = []
+    // A process that the machine does not run while the others claim finds nothing. So there is work until each had some.
+    do {
+      await db.query({
+        text: `insert into leasehold.outbox (event_type, payload, ordering_key)
+          select 'a', to_jsonb(n), case when n % 2 = 0 then 'key ' || n % 1000 end from generate_series(1, $1::int) as n`,
+        values: [round],
       })
-      for (const { name, count } of rows) most.set(name, Math.max(most.get(name) ?? 0, count))
-      total = Math.max(total, sum(rows.map(({ count }) => count)))
-      const text = `select count(*)::int as count from leasehold.outbox where status = 'PUBLISHED'`
-      expect((await db.query({ text })).rows).toEqual([{ count: events }])
-    }, POLL)
-    const after = await metric('leasehold_settled_rows_total')
-    const shares = after.map((count, i) => count - (before[i] ?? 0)).toSorted((a, b) => a - b)
+      events += round
+      await vi.waitFor(async () => {
+        const { rows } = await db.query<{ name: string; count: number }>({
+          // The names are cut after 63 characters, and those of the heartbeat leave 43 for the id.
+          text: `select left(regexp_replace(application_name, '^leasehold (worker |heartbeat )?', ''), 43) as name, count(*)::int as count
+            from pg_stat_activity where backend_type = 'client backend' and application_name like 'leasehold%' group by 1`,
+        })
+        for (const { name, count } of rows) most.set(name, Math.max(most.get(name) ?? 0, count))
+        total = Math.max(total, sum(rows.map(({ count }) => count)))
+        const text = `select count(*)::int as count from leasehold.outbox where status = 'PUBLISHED'`
+        expect((await db.query({ text })).rows).toEqual([{ count: events }])
+      }, POLL)
+      const after = await metric('leasehold_settled_rows_total')
+      shares = after.map((count, i) => count - (before[i] ?? 0))
+    } while (shares.includes(0))
     // The pool for checks and metrics has no name of its own.
     const { leasehold: ofChecks = 0, ...named } = Object.fromEntries(most)
-    print(`shares of ${events} events: ${shares.join(', ')}`)
+    print(`shares of ${events} events: ${shares.toSorted((a, b) => a - b).join(', ')}`)
     print(
       `at most ${total} connections in all, ${Math.max(...Object.values(named))} of the workers of one process, ${ofChecks} of all checks`,
     )
     expect(sum(shares)).toBe(events)
-    expect(shares[0]).toBeGreaterThan(0)
     expect(Object.keys(named)).toHaveLength(PROCESSES)
     expect(Math.max(...Object.values(named))).toBeLessThanOrEqual(OF_WORKERS)
     expect(ofChecks).toBeLessThanOrEqual(OF_CHECKS * PROCESSES)
