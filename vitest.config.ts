@@ -1,4 +1,5 @@
 import { configDefaults, defineConfig } from 'vitest/config'
+import { LONG_TESTS } from './test/support/long-tests.ts'
 import { OWN_PROCESS } from './test/support/own-process.ts'
 import { SlowFilesFirst } from './test/support/slow-files-first.ts'
 import { SlowestFiles } from './test/support/slowest-files.ts'
@@ -32,11 +33,12 @@ export default defineConfig({
             'bench/survival/*.test.mjs',
             'faults/*.test.mjs',
           ],
-          exclude: [...configDefaults.exclude, ...OWN_PROCESS],
+          exclude: [...configDefaults.exclude, ...OWN_PROCESS, ...LONG_TESTS],
           isolate: false,
         },
       },
       { test: { ...common, name: 'own', include: OWN_PROCESS } },
+      { test: { ...common, name: 'long', include: LONG_TESTS } },
     ],
     // Once for all projects.
     globalSetup: ['test/support/cluster.ts'],

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { idsIn, proofs, rowsOf, written } from '../scripts/conformance.mjs'
+import { LONG_TESTS } from './support/long-tests.ts'
 import { projectFile } from './support/project-files.ts'
 
 const QUOTE = "'"
@@ -25,6 +26,12 @@ describe('every requirement is proved or listed as pending', () => {
       ({ code }) => code.match(/\b(?:src|migrations|test|scripts|examples)\/[\w./-]+/g) ?? [],
     )
     expect(named.filter((path) => !existsSync(new URL(`../${path}`, import.meta.url)))).toEqual([])
+  })
+
+  it('`npm test` alone proves each of them: none is left to the long tests', () => {
+    expect(LONG_TESTS.filter((path) => !existsSync(new URL(`../${path}`, import.meta.url)))).toEqual([])
+    const left = [...proved].filter(([, files]) => files.every((file) => LONG_TESTS.includes(file)))
+    expect(left).toEqual([])
   })
 
   it('no test title has the id of an unknown requirement', () => {

@@ -44,7 +44,7 @@ export const mountedInHono: StartFramework = async (handler) =>
   )
 
 /**
- * Next.js itself runs in installed-examples.test.ts. Here app/ops/leasehold/[...path]/route.ts exports the handlers by
+ * Next.js itself runs in nextjs-example.test.ts. Here app/ops/leasehold/[...path]/route.ts exports the handlers by
  * method. Next.js calls them with a Web Request and an object that has the parameters of the path.
  */
 export const inNextRoute: StartFramework = async (handler) => {

@@ -13,6 +13,4 @@ export const OWN_PROCESS = [
   'src/server/api/live-readings.test.ts',
   // It listens to the warnings of the process.
   'src/worker/events.test.ts',
-  // It compares processor times of the process.
-  'src/outbox/smoke.test.ts',
 ]

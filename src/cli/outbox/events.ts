@@ -22,7 +22,19 @@ import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import { addPeriodFlags, headersOf, invalidArgument, isSet, jsonArgument, momentFlag, principalOf, readPeriod, reasonOf, textFlag, textsFlag } from '../flags.ts'
+import {
+  addPeriodFlags,
+  headersOf,
+  invalidArgument,
+  isSet,
+  jsonArgument,
+  momentFlag,
+  principalOf,
+  readPeriod,
+  reasonOf,
+  textFlag,
+  textsFlag,
+} from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,

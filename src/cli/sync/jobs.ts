@@ -13,7 +13,16 @@ import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import { addPeriodFlags, durationFlag, invalidArgument, isSet, limitFlag, pastFlag, readPeriod, textFlag } from '../flags.ts'
+import {
+  addPeriodFlags,
+  durationFlag,
+  invalidArgument,
+  isSet,
+  limitFlag,
+  pastFlag,
+  readPeriod,
+  textFlag,
+} from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,

@@ -20,7 +20,16 @@ import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
 import { explainOptions, explainRole, printExplanation } from '../explain.ts'
-import { addPeriodFlags, invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, readPeriod, textFlag } from '../flags.ts'
+import {
+  addPeriodFlags,
+  invalidArgument,
+  isSet,
+  jsonArgument,
+  momentFlag,
+  pastFlag,
+  readPeriod,
+  textFlag,
+} from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,

@@ -1,4 +1,4 @@
-/** The examples with packages of their own: Next.js and Prisma, as they are. */
+/** The example with Next.js, which has packages of its own: it is built and served as in production. */
 import { expect, it } from 'vitest'
 import { useDatabase } from './support/database.ts'
 import { installed } from './support/installed.ts'
@@ -6,16 +6,6 @@ import { useProcesses } from './support/processes.ts'
 
 const { spawnNode } = useProcesses()
 const { url: databaseUrl } = useDatabase()
-
-it('Prisma: an order and its event are one transaction of the real client', async () => {
-  await installed('examples/prisma')
-  const env = { DATABASE_URL: databaseUrl }
-  const launcher = spawnNode('scripts/example.mjs', ['prisma'], { env })
-  await launcher.line((line) => line === 'order 1 is confirmed')
-  await launcher.line((line) => line === 'not placed, and no event: coffee is sold out')
-  expect(launcher.output().stdout.match(/is confirmed/g)).toHaveLength(1)
-  expect(await launcher.kill(), launcher.output().stderr).toEqual({ code: 0, signal: null })
-})
 
 it('Next.js: a built application writes events, and serves the dashboard and the API behind its login', async () => {
   await installed('examples/nextjs')
