@@ -29,6 +29,21 @@ describe('the help', () => {
     expect(code).toBe(2)
     expect(stderr).toMatch(/^ {2}add /m)
   })
+
+  it.each([[['help', 'lease']], [['lease', 'help']], [['lease', '--help']], [['help', '--', 'lease']]])(
+    '%j shows the commands of the group, which is loaded for it',
+    async (args) => {
+      const { code, stdout } = await leasehold(...args)
+      expect(code).toBe(0)
+      expect(stdout).toMatch(/^ {2}add /m)
+    },
+  )
+
+  it('the help of a command is the same, however it is asked for', async () => {
+    const { stdout } = await leasehold('outbox', 'list', '--help')
+    expect(stdout).toContain('--status <names>')
+    expect((await leasehold('outbox', 'help', 'list')).stdout).toBe(stdout)
+  })
 })
 
 describe('wrong usage', () => {

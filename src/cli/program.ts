@@ -64,8 +64,8 @@ Options take precedence over the environment, and the environment over the file.
 Exit codes: 0 success, 1 failure, 2 usage error.`
 
 /**
- * The groups of commands. A group is loaded when one of its commands is called, and what any command does when it is
- * done: to load everything takes longer than most commands run.
+ * The groups of commands. A group is loaded when it is named, and the code of a command when the command runs: loading
+ * everything takes longer than most commands.
  */
 const GROUPS: readonly {
   readonly name: string
@@ -166,9 +166,9 @@ export async function createProgram(
   return program
 }
 
-/** `leasehold outbox …`, `leasehold help outbox`; a completion is of all commands. */
+/** `leasehold outbox …`, `leasehold help outbox`; a completion is of all commands. One group too many does no harm. */
 function needsGroup(name: string, args: readonly string[] | undefined): boolean {
-  return args === undefined || args[0] === 'completion' || args.slice(0, 2).includes(name)
+  return args === undefined || args.includes('completion') || args.includes(name)
 }
 
 function addCommands(program: Command, define: Define): void {
