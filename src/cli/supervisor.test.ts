@@ -97,7 +97,8 @@ interface Logged {
 }
 
 function logOf(started: TestProcess): Logged[] {
-  const lines = started.output().stderr.split('\n')
+  // Without what follows the last line break: a line of which the rest has not arrived.
+  const lines = started.output().stderr.split('\n').slice(0, -1)
   return lines.filter((line) => line.startsWith('{')).map((line) => JSON.parse(line) as Logged)
 }
 

@@ -16,7 +16,7 @@ import { type Operation, WORKERS } from '../../test/support/lease-model/operatio
 import { findFailure, repeat, type Witnessed, witnessed } from '../../test/support/lease-model/property.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 
-const RUNS = 40
+const RUNS = 30
 /** From so many histories on, each of the CERTAIN events has occurred. */
 const TELLING_RUNS = 30
 

@@ -1,7 +1,8 @@
 /**
  * The test files that `npm test` leaves to `npm run test:long`, so that it takes minutes. They cost much processor time and
  * rarely find what no other test finds: a file belongs here if it repeats at a large scale what others prove at a small one,
- * measures costs, or concerns a release only. No requirement is proved here alone (`test/requirements.test.ts`).
+ * measures costs, or concerns a release only. No requirement and no guarantee is proved here alone
+ * (`test/requirements.test.ts`, `test/guarantees.test.ts`).
  */
 export const LONG_TESTS = [
   // The package and its release: the tutorial in `npm test` installs the package as well.
@@ -11,20 +12,23 @@ export const LONG_TESTS = [
   'test/nextjs-example.test.ts',
   // Many processes, or many crashes.
   'test/many-processes.test.ts',
-  'test/failover.test.ts',
   'src/outbox/many-relays.test.ts',
   'src/outbox/order-storm.test.ts',
   'src/reconcile/replicas.test.ts',
+  'src/sync/expiries.test.ts',
   'src/sync/storm.test.ts',
   'src/webhooks/dispatcher/many-crashes.test.ts',
   'src/webhooks/dispatcher/many-dispatchers.test.ts',
   'test/support/brokers/brokers.test.ts',
   // Many or large rows.
+  'src/outbox/admin/replay-many.test.ts',
   'src/outbox/large-events.test.ts',
   'src/outbox/publishers/nats-relay.test.ts',
   'src/outbox/publishers/rabbitmq-relay.test.ts',
   'src/outbox/publishers/redis-relay.test.ts',
   'src/outbox/stuck-key.test.ts',
+  'src/webhooks/admin/browse-plans.test.ts',
+  'src/webhooks/admin/replay-many.test.ts',
   'src/worker/memory.test.ts',
   'test/steady-state.test.ts',
   // What rows and statements cost.

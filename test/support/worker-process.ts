@@ -58,6 +58,8 @@ export function told(started: TestProcess): WorkerProcess {
       started
         .output()
         .stdout.split('\n')
+        // What follows the last line break is a line of which the rest has not arrived.
+        .slice(0, -1)
         .flatMap((text) => parse(text) ?? [])
         .filter((line) => line.type === type),
   }
