@@ -30,7 +30,7 @@ const WORKERS = 4
 export function soakFor(durationMs) {
   return {
     name: 'soak',
-    title: 'all of these at once, for as long as the soak lasts',
+    title: 'most of these at once, for as long as the soak lasts',
     workers: WORKERS,
     worker: { publishMs: [5, 300] },
     produces: { pauseMs: 100, keys: 40 },
