@@ -13,7 +13,7 @@ const NEWEST_MAJOR = 18
 /** The longest statements of workers are given up after this. */
 const STATEMENT_MS = 10_000
 
-/** What a process opens at most (docs/guides/own-table.md, Connections). */
+/** What a process opens at most (docs/operations/connections.md). */
 const CONNECTIONS_PER_PROCESS = 12
 
 type Settings = Readonly<Record<string, string | null>>

@@ -160,7 +160,7 @@ function outOfConnections(error: Error): LeaseholdError {
     `The server has no connection left for this process: ${error.message}.`,
     {
       remedy:
-        'Lower maxConnections (--max-connections, LEASEHOLD_MAX_CONNECTIONS) of the processes, run fewer of them, put a pooler before the server, or raise its max_connections; docs/guides/own-table.md says which connections a process opens.',
+        'Lower maxConnections (--max-connections, LEASEHOLD_MAX_CONNECTIONS) of the processes, run fewer of them, put a pooler before the server, or raise its max_connections; docs/operations/connections.md says which connections a process opens.',
       cause: error,
     },
   )

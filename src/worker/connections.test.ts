@@ -22,7 +22,7 @@ from pg_stat_activity where datname = current_database() and application_name li
   return Object.fromEntries(rows.map(({ part, count }) => [part, count]))
 }
 
-it('RULE-020-041: a busy worker process has at most the connections that docs/guides/own-table.md lists', async () => {
+it('RULE-020-041: a busy worker process has at most the connections that docs/operations/connections.md lists', async () => {
   const events = new Events()
   const done = collect(events, 'settled', (all) => all.length >= 3)
   await insertJobs(db, 500)
