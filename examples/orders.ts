@@ -23,6 +23,7 @@ export async function pay(tx: ClientBase, order: string, total: number) {
 /** In any number of processes: publishes committed events, those of one order one at a time. */
 export async function startRelay(databaseUrl: string, on: EventHandlers<ShopEvents>, events: Events) {
   const workers = [relay({ publisher: handlers<ShopEvents>(on) })]
+  // Migrates at the start, for development. In production run `leasehold migrate` as the owner of the schema.
   return startRuntime({ databaseUrl, migrate: true, workers, events })
 }
 // end
