@@ -21,6 +21,12 @@ interface Reaped {
   settings: WorkerSettings
 }
 
+/** One reading of settings, and those that follow because a change was announced meanwhile. */
+interface Reading {
+  isOutdated: boolean
+  readonly over: Promise<void>
+}
+
 export interface ServedWorkersOptions {
   readonly db: Database
   readonly schema: string
@@ -41,8 +47,8 @@ export class ServedWorkers {
   readonly #reaped = new Map<string, Reaped>()
   /** How many processes run a worker, by its name, as the registry last told. */
   #processes: Readonly<Record<string, number>> = {}
-  /** Whose settings are being read, and whether a change was announced since the reading began. */
-  readonly #announced = new Map<string, boolean>()
+  /** Whose settings are being read, by name. */
+  readonly #readings = new Map<string, Reading>()
 
   constructor(options: ServedWorkersOptions) {
     this.#options = options
@@ -65,8 +71,11 @@ export class ServedWorkers {
     return this.#byName.values()
   }
 
+  /** A change that was announced between `firstSettings` and this was not applied, so they are read once more. */
   add(served: Served): void {
-    this.#byName.set(served.declaration.name, served)
+    const { name } = served.declaration
+    this.#byName.set(name, served)
+    void this.#read(name)
   }
 
   #find(name: string): Worker | undefined {
@@ -102,6 +111,7 @@ export class ServedWorkers {
   async addReaped(name: string, table: string, layers: SettingsLayers): Promise<void> {
     if (this.#byName.has(name)) return
     this.#reaped.set(name, { table, layers, settings: await this.#storedSettings(name, table, layers) })
+    void this.#read(name)
   }
 
   /** The settings of a worker that is about to start. */
@@ -126,7 +136,7 @@ export class ServedWorkers {
   }
 
   async readAllSettings(): Promise<void> {
-    for (const name of [...this.#byName.keys(), ...this.#reaped.keys()]) await this.#readSettings(name)
+    for (const name of [...this.#byName.keys(), ...this.#reaped.keys()]) await this.#read(name)
   }
 
   async #readSettings(name: string): Promise<void> {
@@ -174,7 +184,7 @@ export class ServedWorkers {
         this.#find(message.name)?.wake(this.#processes[message.name])
         break
       case 'settingsChanged':
-        this.#startReading(message.name)
+        void this.#read(message.name)
         break
       case 'ready':
         for (const { worker: one } of this)
@@ -188,27 +198,39 @@ export class ServedWorkers {
   catchUp(): void {
     for (const { worker } of this) {
       worker.wake()
-      this.#startReading(worker.name)
+      void this.#read(worker.name)
     }
-    for (const name of this.#reaped.keys()) this.#startReading(name)
+    for (const name of this.#reaped.keys()) void this.#read(name)
   }
 
-  /** However many changes are announced while the settings are read, they are read once more. */
-  #startReading(name: string): void {
-    const isReading = this.#announced.has(name)
-    this.#announced.set(name, true)
-    if (!isReading) void this.#readAnnounced(name)
+  /**
+   * Reads the settings as they are now or later, and applies them. Settings of one name are read one reading after the
+   * other: of two at once, the older answer could arrive last and undo what the newer one has applied, such as a pause.
+   * However many changes are announced during a reading, one more follows.
+   */
+  async #read(name: string): Promise<void> {
+    const running = this.#readings.get(name)
+    if (running !== undefined) {
+      running.isOutdated = true
+      return running.over
+    }
+    const reading: Reading = {
+      isOutdated: true,
+      over: Promise.resolve().then(async () => this.#follow(name, reading)),
+    }
+    this.#readings.set(name, reading)
+    return reading.over
   }
 
-  async #readAnnounced(name: string): Promise<void> {
+  async #follow(name: string, reading: Reading): Promise<void> {
     const { events, worker } = this.#options
-    while (this.#announced.get(name) === true) {
-      this.#announced.set(name, false)
+    while (reading.isOutdated) {
+      reading.isOutdated = false
       await this.#readSettings(name).catch((error: unknown) =>
         reportError(events, worker, 'reading the settings', error),
       )
     }
-    this.#announced.delete(name)
+    this.#readings.delete(name)
   }
 
   /** Rows of this table may have become claimable. */
