@@ -160,7 +160,6 @@ async function outage(proxy: Proxy, working: Working): Promise<void> {
   await vi.waitFor(async () => {
     const samples = await scrape(working)
     expect(sum(samples, 'leasehold_lost_leases_total', OUTBOX)).toBe(2)
-    expect(sum(samples, 'leasehold_heartbeat_failures_total', OUTBOX)).toBeGreaterThan(0)
     expect(sum(samples, 'leasehold_scrape_errors')).toBeGreaterThan(0)
   }, POLL)
   await proxy.accept()
@@ -281,11 +280,18 @@ from leasehold.outbox`)
   // The token of a row grows by one with every claim.
   expect(count('leasehold_claimed_rows_total', OUTBOX) + 5).toBe(outbox.tokens)
   expect(count('leasehold_fenced_off_rows_total', OUTBOX)).toBe(2)
-  // On a machine that is very slow, a heartbeat may have failed before it found that the first one was taken.
+  // As a rule the first was taken, and a heartbeat of the second failed. On a slow machine each can be the other way.
+  const lost = Object.fromEntries(
+    ['taken', 'heartbeatFailed', 'untrusted'].map((reason) => [
+      reason,
+      count('leasehold_lost_leases_total', { ...OUTBOX, reason }),
+    ]),
+  )
+  expect(
+    Object.values(lost).reduce((total, one) => total + one, 0),
+    JSON.stringify(lost),
+  ).toBe(2)
   expect(count('leasehold_lost_leases_total', OUTBOX)).toBe(2)
-  // A heartbeat that hangs on a connection for longer than the lease is trusted fails only after the lease is lost.
-  const lost = (reason: string): number => count('leasehold_lost_leases_total', { ...OUTBOX, reason })
-  expect(lost('heartbeatFailed') + lost('untrusted')).toBeGreaterThan(0)
   expect(count('leasehold_released_rows_total', OUTBOX)).toBeGreaterThanOrEqual(1)
   expect(count('leasehold_claimed_rows_total', OUTBOX)).toBe(
     settled(OUTBOX) +
