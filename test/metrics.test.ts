@@ -280,7 +280,7 @@ from leasehold.outbox`)
   // The token of a row grows by one with every claim.
   expect(count('leasehold_claimed_rows_total', OUTBOX) + 5).toBe(outbox.tokens)
   expect(count('leasehold_fenced_off_rows_total', OUTBOX)).toBe(2)
-  // As a rule the first was taken, and a heartbeat of the second failed. On a slow machine each can be the other way.
+  // As a rule the first was taken, and a heartbeat of the second failed. The reason is what is noticed first.
   const lost = Object.fromEntries(
     ['taken', 'heartbeatFailed', 'untrusted'].map((reason) => [
       reason,

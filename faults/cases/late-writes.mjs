@@ -27,7 +27,7 @@ async function delaySettlements(worker, context) {
   const repeated = context.watch('attempt', (line) => line.worker !== worker.id && Number(line.token) > 1)
   await context.seen('attempt', 1, (line) => line.worker === worker.id)
   worker.proxy.hold()
-  let held = []
+  let held
   try {
     await reaped.seen()
     await repeated.seen()

@@ -72,7 +72,7 @@ function isDone(answer: unknown): boolean {
   return typeof answer === 'object' && answer !== null && 'name' in answer && answer.name === 'done'
 }
 
-// If it ends, the error has what was published until then.
+// After this time the test fails, and shows what was published until then.
 const POLL = { timeout: 200_000, interval: 250 }
 const [EVENTS, AT_ONCE, KEYS] = [20_000, 10_000, 1_000]
 
