@@ -36,7 +36,7 @@ it('a LeaseholdError is logged by its message, any other error with its stack', 
   const { lines, log } = capture('pretty')
   log.error({ err: new LeaseholdError('DATABASE_CLOSED', 'It is closed.') }, 'failed')
   log.error({ err: new Error('surprise') }, 'failed')
-  expect(lines[0]).toMatch(/failed: It is closed\.\n$/)
+  expect(lines[0]).toMatch(/failed: It is closed\. \(code=DATABASE_CLOSED\)\n$/)
   expect(lines[1]).toMatch(/failed: surprise\n\s+at /)
 })
 
@@ -51,7 +51,7 @@ it('in the format pretty the error follows the message, then the fields, with ro
   events.emit('reaperRan', { worker: 'w1', reaped: 1, durationMs: 12.345_678_9 })
   off()
   expect(lines.map((line) => line.slice(9))).toEqual([
-    'error the handler failed: no such address (eventType=order.paid, worker=w1, table=public.emails, id=7, token=1, attempt=5, outcome=dead)\n',
+    'error the handler failed: no such address (eventType=order.paid, worker=w1, table=public.emails, id=7, token=1, attempt=5, outcome=dead, code=EVENT_INVALID)\n',
     'info  the reaper ran (worker=w1, reaped=1, durationMs=12.3)\n',
   ])
 })
@@ -119,6 +119,35 @@ describe('events in the log', () => {
       }),
     ])
   })
+
+  it.each(['json', 'pretty'] as const)(
+    'WH-FR-005-AC1, WH-NFR-005: every row whose renewal failed, and every lost lease, is in the log with the error, also when hundreds fail within a minute (%s)',
+    (format) => {
+      const { lines, log } = capture(format)
+      const events = new Events()
+      const off = logEvents(events, log)
+      const error = Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
+      const idsOf = (first: string): string[] => Array.from({ length: 300 }, (_, i) => `${first}${100 + i}`)
+      // One statement for each bucket, and one loss for each row.
+      for (const first of ['b', 'c']) {
+        const ids = idsOf(first)
+        events.emit('renewalFailed', { worker: 'w1', table: 'public.emails', ids, error })
+        for (const id of ids) events.emit('lost', { ...row, id, reason: 'heartbeatFailed' })
+      }
+      for (const id of idsOf('t').concat(idsOf('u'))) events.emit('lost', { ...row, id, reason: 'taken' })
+      off()
+      const linesOf = (text: RegExp): string[] => lines.filter((line) => text.test(line))
+      const unnamed = (some: readonly string[], ids: readonly string[]): string[] =>
+        ids.filter((id) => !some.some((line) => line.includes(id)))
+      const failures = linesOf(/a renewal failed/)
+      expect(unnamed(failures, [...idsOf('b'), ...idsOf('c')])).toEqual([])
+      for (const line of failures)
+        expect(line).toMatch(/Connection terminated.*ECONNRESET|ECONNRESET.*Connection/)
+      const losses = linesOf(/lost a lease.*taken|taken.*lost a lease/)
+      expect(unnamed(losses, [...idsOf('t'), ...idsOf('u')])).toEqual([])
+      expect(lines.length).toBeLessThan(10)
+    },
+  )
 
   it('RULE-020-052: a worker process that died is logged once, as an error, with its id', () => {
     const { events, entries } = follow('info')

@@ -58,10 +58,12 @@ function errorEntry(error: unknown): Record<string, unknown> {
 function prettyLine(json: string): string {
   // It was written by pino just now, and `err` by `errorEntry`.
   const { level, time, msg = '', err, ...fields } = JSON.parse(json) as Record<string, unknown>
-  const { message, stack } = (err ?? {}) as { readonly message?: string; readonly stack?: string }
+  const { message, stack, code } = (err ?? {}) as Readonly<
+    Record<'message' | 'stack' | 'code', string | undefined>
+  >
   const clockTime = new Date(String(time)).toTimeString().slice(0, 8)
   const head = `${clockTime} ${String(level).padEnd(5)} `
-  return `${head}${textLine(String(msg), message, fields)}${stackFrames(stack)}\n`
+  return `${head}${textLine(String(msg), message, { ...fields, code })}${stackFrames(stack)}\n`
 }
 
 /**

@@ -21,6 +21,8 @@ interface EventMessage<Type extends EventType> {
    * of a kind one line a minute is written. Undefined: this event is always written.
    */
   readonly kind?: (event: EventOf<Type>) => string | undefined
+  /** The line that counts events of one row each names all of these rows. Not where the row has its own error. */
+  readonly namesRows?: true
 }
 
 /**
@@ -40,16 +42,24 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   settled: { level: 'debug', message: 'settled' },
   released: { level: 'debug', message: 'released' },
   renewed: { level: 'trace', message: 'renewed' },
-  renewalFailed: { level: 'warn', message: 'a renewal failed', kind: ({ table }) => table },
-  lost: { level: 'warn', message: 'lost a lease', kind: ({ table, reason }) => `${table} ${reason}` },
+  // Each has rows of its own, and they are lost with it: an outage does not repeat it.
+  renewalFailed: { level: 'warn', message: 'a renewal failed' },
+  lost: {
+    level: 'warn',
+    message: 'lost a lease',
+    kind: ({ table, reason }) => `${table} ${reason}`,
+    namesRows: true,
+  },
   aborted: {
     level: 'warn',
     message: "the handler's signal was fired",
     kind: ({ table, reason }) => `${table} ${reason}`,
+    namesRows: true,
   },
   fencedOff: {
     level: 'warn',
     kind: ({ table, isUncertain }) => `${table} ${isUncertain}`,
+    namesRows: true,
     message: ({ isUncertain }) =>
       isUncertain
         ? 'fenced off: the outcome was written by an earlier statement that got no answer, or not at all'
@@ -189,6 +199,9 @@ function statesAfter(given: EventOf<EventType>): readonly (readonly [subject: st
 /** Of each kind of repeated event one line is written in this time. */
 const REPEAT_MS = 60_000
 
+/** A line names at most so many rows; then it is written before its time. */
+const MAX_NAMED_ROWS = 1_000
+
 type Write = (level: Level, fields: Record<string, unknown>, message: string) => void
 
 interface Repeats {
@@ -196,11 +209,14 @@ interface Repeats {
   last: EventOf<EventType>
   more: object
   count: number
+  /** The rows of those that were counted, where the line names them. */
+  rows: string[]
 }
 
 /**
  * Writes events as log entries. What repeats is written once and then counted: after a minute the last one is written,
- * with the number of those that were not (`repeated`). So an outage of the database is a few lines, and so is its end.
+ * with the number of those that were not (`repeated`) and their rows (`ids`). So an outage of the database is a few lines,
+ * and so is its end, and no row that lost its lease is missing (WH-NFR-005).
  */
 export class EventLog {
   readonly #write: Write
@@ -222,9 +238,20 @@ export class EventLog {
     const outage = this.#followOutage(event)
     // Each worker of the process says that the database is back.
     if (outage === undefined) return
-    if (repeats === undefined) this.#writeLine(event, outage)
-    else Object.assign(repeats, { last: event, more: outage, count: repeats.count + 1 })
-    if (kind !== undefined && repeats === undefined) this.#countFrom(key, event)
+    if (repeats !== undefined) this.#count(key, repeats, event, outage)
+    else {
+      this.#writeLine(event, outage)
+      if (kind !== undefined) this.#countFrom(key, event)
+    }
+  }
+
+  #count(key: string, repeats: Repeats, event: EventOf<EventType>, more: object): void {
+    Object.assign(repeats, { last: event, more, count: repeats.count + 1 })
+    if (entryOf(event).namesRows !== true || !('id' in event)) return
+    repeats.rows.push(event.id)
+    if (repeats.rows.length < MAX_NAMED_ROWS) return
+    this.#writeRepeated(key)
+    Object.assign(repeats, { count: 0, rows: [] })
   }
 
   /** Writes what was counted and not written yet. */
@@ -241,15 +268,16 @@ export class EventLog {
       if (this.#writeRepeated(key)) this.#countFrom(key, event)
       else this.#repeats.delete(key)
     }, REPEAT_MS).unref()
-    this.#repeats.set(key, { timer, last: event, more: {}, count: 0 })
+    this.#repeats.set(key, { timer, last: event, more: {}, count: 0, rows: [] })
   }
 
   #writeRepeated(key: string): boolean {
-    const { last, more, count = 0 } = this.#repeats.get(key) ?? {}
+    const { last, more, count = 0, rows = [] } = this.#repeats.get(key) ?? {}
     if (last === undefined || count === 0) return false
     // A repeated `databaseLost` that is reported after `databaseBack`, or the reverse, would mislead.
     const isOver = statesAfter(last).some(([subject, state]) => this.#states.get(subject) !== state)
-    if (!isOver) this.#writeLine(last, { ...more, repeated: count })
+    const ids = rows.length === 0 ? {} : { ids: rows }
+    if (!isOver) this.#writeLine(last, { ...more, repeated: count, ...ids })
     return true
   }
 

@@ -55,9 +55,13 @@ export function textEntry(
   const isExpected = err instanceof LeaseholdError || err instanceof SaturatedError
   const frames = isOfHandler && err instanceof Error && !isExpected ? stackFrames(err.stack) : ''
   return {
-    text: withoutUrlPasswords(textLine(message, cause, fields)),
+    text: withoutUrlPasswords(textLine(message, cause, { ...fields, ...codeOf(err) })),
     frames: withoutUrlPasswords(frames),
   }
+}
+
+function codeOf(error: unknown): object {
+  return error instanceof Error && 'code' in error ? { code: error.code } : {}
 }
 
 /** An entry for a person, on one line: what happened, why, and in parentheses the fields. */
@@ -79,8 +83,11 @@ export function stackFrames(stack = ''): string {
 }
 
 const MAX_VALUE_CHARACTERS = 200
+const LIST = { depth: 1, breakLength: Infinity, maxArrayLength: null, compact: true } as const
 
 function textOf(value: unknown): string {
+  // Each row that an entry names is wanted (WH-NFR-005), however many they are.
+  if (Array.isArray(value)) return withoutUrlPasswords(inspect(value, LIST))
   // Before it is cut: of half a URL nobody can tell what is its password.
   const text = withoutUrlPasswords(
     typeof value === 'string' ? value : inspect(value, { depth: 1, breakLength: Infinity }),
