@@ -24,6 +24,7 @@ import type { Caller } from '../server/api/route.ts'
 import { startServer } from '../server/server.ts'
 import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import type { RunState } from '../worker/process.ts'
+import { MAX_AFTER_HANDLERS_MS } from '../worker/stop-deadlines.ts'
 import { REAPER } from '../worker/work-declaration.ts'
 import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
@@ -79,14 +80,8 @@ interface Http {
 
 const HTTP_STOP_WITHIN_MS = 5_000
 
-/**
- * After its shutdown timeout a runtime takes at most this long to stop: two seconds for the last settlements, and four to
- * close. Then the process does not wait any longer.
- */
-const SHUTDOWN_GRACE_MS = 6_000
-
 /** How much longer than the shutdown timeout of its workers a process may take to stop: HTTP and the pool come after them. */
-export const SHUTDOWN_OVERHEAD_MS = SHUTDOWN_GRACE_MS + HTTP_STOP_WITHIN_MS + POOL_STOP_WITHIN_MS
+export const SHUTDOWN_OVERHEAD_MS = MAX_AFTER_HANDLERS_MS + HTTP_STOP_WITHIN_MS + POOL_STOP_WITHIN_MS
 
 /**
  * Starts HTTP first and then the workers, so that they are stopped in the other order: while the workers finish, the
@@ -339,7 +334,7 @@ function startWorkers(
       name: 'workers',
       ...(workers.length === 0 ? {} : { stopText }),
       get stopWithinMs() {
-        return shutdownTimeoutMs() + SHUTDOWN_GRACE_MS
+        return shutdownTimeoutMs() + MAX_AFTER_HANDLERS_MS
       },
       async stop() {
         state = 'stopping'

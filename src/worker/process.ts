@@ -23,6 +23,7 @@ import { ProcessCounters } from './registry/counters.ts'
 import { describeWorker, type Pause, type ServedTable } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
+import { stopDeadlines } from './stop-deadlines.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
 import {
   REAPER,
@@ -37,11 +38,8 @@ const PRESENCE_MS = 5_000
 const MAX_CONNECTIONS = 6
 /** No statement of a worker takes this long while the database answers normally. */
 const QUERY_TIMEOUT_MS = 10_000
-/**
- * What a stop may take after the workers have stopped, which takes `shutdownTimeoutMs` and at most two seconds. By default
- * the whole of it fits into the lease: 24 + 2 + 4 of 30 s. No step waits for a database that does not answer.
- */
-const CLOSE_MS = 4_000
+/** What closing takes at most, if the workers stopped early: no step waits for a database that does not answer. */
+const MAX_CLOSE_MS = 4_000
 const REGISTRATION_TIMEOUT_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 
@@ -218,6 +216,7 @@ export class Runtime {
   }
 
   async #stopNow(): Promise<{ readonly clean: boolean }> {
+    const end = this.#stopEnd()
     this.#heartbeat?.post({ type: 'stopping' })
     this.#onRegistered()
     const { clean } = await this.#served.stop()
@@ -229,16 +228,25 @@ export class Runtime {
       this.#wakeOthers?.all(),
       ...this.#loops.map(async (loop) => loop.stop()),
     ])
+    const closeMs = Math.max(0, Math.min(MAX_CLOSE_MS, end - systemClock.monotonicNow()))
     await Promise.all([
-      this.#heartbeat?.stop({ clean, withinMs: CLOSE_MS }),
-      within(CLOSE_MS / 2, closing).then(async () =>
-        within(CLOSE_MS / 2, this.#db.close({ withinMs: CLOSE_MS / 4 })),
+      this.#heartbeat?.stop({ clean, withinMs: closeMs }),
+      within(closeMs / 2, closing).then(async () =>
+        within(closeMs / 2, this.#db.close({ withinMs: closeMs / 4 })),
       ),
     ])
     this.events.emit('workerStopped', { worker: this.id, clean })
     for (const off of this.#offs) off()
     this.#counters.close()
     return { clean }
+  }
+
+  /** By when a stop that begins now is over, for the worker that may take longest. */
+  #stopEnd(): number {
+    const now = systemClock.monotonicNow()
+    const settings = [...this.#served].map(({ worker }) => worker.settings)
+    const all = settings.length === 0 ? [workerSettings(this.#options.settings)] : settings
+    return Math.max(...all.map((each) => stopDeadlines(now, each).end))
   }
 
   #startHeartbeat(roles: readonly string[], thread: ThreadScript | 'inline'): HeartbeatLink {

@@ -1,10 +1,18 @@
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { startProxy } from '../../test/support/proxy.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
+import { insertJobs, type Job, jobs, jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { startWorker } from '../../test/support/worker-process.ts'
+import { leaseTable, openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { SuspectSlot } from './claiming/suspect-slot.ts'
+import { SILENT_LOG } from './context.ts'
+import { Events } from './events.ts'
+import { HeldRows } from './heartbeat/held-rows.ts'
+import { type WorkerSettings, workerSettings } from './settings.ts'
+import { stopDeadlines } from './stop-deadlines.ts'
+import { Worker } from './worker.ts'
 
 const { url } = useDatabase()
 const processes = useProcesses()
@@ -121,7 +129,7 @@ it('RULE-020-030: while a worker stops, a slow row does not delay the settlement
   expect(await jobStates(db)).toEqual({ DONE: 21 })
 })
 
-it('RULE-020-030: a stop fits into the lease, also with handlers that never return and a database that never answers', async () => {
+it('RULE-020-030, RULE-020-031: a stop fits into the lease, also with handlers that never return and a database that never answers', async () => {
   const proxy = await startProxy(url)
   await insertJobs(db, 3, 'hold')
   const worker = startWorker(processes, {
@@ -134,7 +142,10 @@ it('RULE-020-030: a stop fits into the lease, also with handlers that never retu
   })
   await worker.heard('holding', () => worker.all('holding').length === 2)
   proxy.swallow(true)
+  const told = performance.now()
   expect(await worker.kill('SIGTERM')).toEqual({ code: 1, signal: null })
+  // 1 s for the handlers, and 6 s at most for the rest. A busy machine may double that; a stop that waits three times as long is too long.
+  expect(performance.now() - told).toBeLessThan(2 * 7_000)
   // It has exited, and what it could not settle is still leased: whoever takes the rows over finds no handler of it running.
   const { rows } = await db.query({
     text: `select from public.jobs where claimed_by = 'deaf' and locked_until > now()`,
@@ -144,4 +155,84 @@ it('RULE-020-030: a stop fits into the lease, also with handlers that never retu
   expect(order.map((type) => worker.all(type)[0]?.type)).toEqual(order)
   expect(worker.all('down')).toEqual([{ type: 'down', clean: false }])
   await proxy.close()
+})
+
+it('RULE-020-031: when the steps of a stop end is fixed when it begins, and the last one ends with the lease', () => {
+  const rounded = (timing: Partial<WorkerSettings>): number[] => {
+    const { handlers, settlements, end } = stopDeadlines(0, workerSettings(timing))
+    return [handlers, settlements, end].map(Math.round)
+  }
+  expect(rounded({})).toEqual([24_000, 26_000, 30_000])
+  expect(rounded({ leaseMs: 1_000 })).toEqual([800, 867, 1_000])
+  expect(rounded({ leaseMs: 4_000, shutdownTimeoutMs: 4_000 })).toEqual([3_200, 3_467, 4_000])
+  expect(rounded({ leaseMs: 300_000 })).toEqual([240_000, 242_000, 246_000])
+  expect(rounded({ leaseMs: 30_000, shutdownTimeoutMs: 0 })).toEqual([0, 2_000, 6_000])
+})
+
+describe.each([
+  ['default timings of a short lease', { leaseMs: 1_000 }],
+  ['a shutdown timeout as long as the lease', { leaseMs: 4_000, shutdownTimeoutMs: 4_000 }],
+  ['default timings', {}],
+])('%s', (_, timing) => {
+  it.each(['never returns', 'returns'] as const)(
+    'RULE-020-031: a worker stops within its lease if the database never answers and its handler %s',
+    async (returning) => {
+      const settings = workerSettings({ ...timing, claimLoops: 1, pollMs: 100_000 })
+      const [id] = await insertJobs(db, 1)
+      const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'unanswered' })
+      const claimed = await store.claim({ limit: 1, leaseMs: settings.leaseMs, ids: [String(id)] })
+      // From here on nothing happens but what the worker does, and time passes only as the test says.
+      vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setImmediate', 'clearImmediate', 'Date'] })
+      try {
+        const never = async (): Promise<never> => new Promise<never>(() => undefined)
+        // The heartbeat renews it.
+        const claims = [{ ...claimed, trustedUntil: Date.now() + 100 * settings.leaseMs }]
+        const signals: unknown[] = []
+        const worker = new Worker<Job>({
+          name: 'jobs',
+          store: {
+            ...store,
+            claim: async () => claims.pop() ?? never(),
+            settle: never,
+            settleAndClaim: never,
+            release: never,
+          },
+          handle: async ({ signal }) => {
+            await new Promise<void>((resolve) => {
+              signal.addEventListener('abort', () => {
+                signals.push(signal.reason)
+                if (returning === 'returns') resolve()
+              })
+            })
+          },
+          settings,
+          suspects: new SuspectSlot(),
+          events: new Events(),
+          log: SILENT_LOG,
+          clock: { monotonicNow: () => Date.now() },
+          random: Math.random,
+          held: new HeldRows(),
+          hold: () => undefined,
+          bucketCount: () => 1,
+          isWoken: () => false,
+        })
+        worker.start()
+        await vi.advanceTimersByTimeAsync(1)
+        expect(worker.inFlight).toBe(1)
+        const begunAt = Date.now()
+        let tookMs: number | undefined
+        const stopping = worker.stop().then((result) => {
+          tookMs = Date.now() - begunAt
+          return result
+        })
+        await vi.advanceTimersByTimeAsync(10 * settings.leaseMs)
+        expect(await stopping).toEqual({ clean: false })
+        expect(signals).toHaveLength(1)
+        expect(tookMs).toBeLessThan(settings.leaseMs)
+        expect(tookMs).toBeGreaterThanOrEqual(Math.min(settings.shutdownTimeoutMs, 0.8 * settings.leaseMs))
+      } finally {
+        vi.useRealTimers()
+      }
+    },
+  )
 })

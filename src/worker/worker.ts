@@ -16,6 +16,7 @@ import type { RowToRenew } from './heartbeat/messages.ts'
 import type { Pause } from './registry/registry.ts'
 import { RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
+import { stopDeadlines } from './stop-deadlines.ts'
 import { WorkerLoop } from './worker-loop.ts'
 import type { Limits } from './slots/limits.ts'
 import { Slots } from './slots/slots.ts'
@@ -48,9 +49,6 @@ export interface WorkerOptions<Row extends object> {
 
 /** Of the error that caused a pause, at most this many characters are stored. */
 const MAX_PAUSE_ERROR_LENGTH = 300
-
-/** How long handlers that were told to stop may take to return, and their rows to be settled. */
-const LAST_SETTLEMENTS_MS = 1_000
 
 /**
  * Works off one table: claim → run → settle. `WorkerLoop` sends the statements, the slots run the handlers,
@@ -178,20 +176,21 @@ export class Worker<Row extends object = Record<string, unknown>> {
   /**
    * Stops claiming; releases what was never started; lets handlers finish until the timeout; then tells the rest to
    * stop, settles or releases those that do, and leaves the others to the reaper. Not clean: some rows are still leased.
+   * Ends by a moment that is fixed when it begins.
    */
   async stop(): Promise<{ readonly clean: boolean }> {
+    const { handlers, settlements } = stopDeadlines(this.#now(), this.#settings)
     this.#gate.shut('stopping')
     this.#loop.hurry()
-    const deadline = this.#now() + this.#settings.shutdownTimeoutMs
-    await this.#until(() => this.#slots.running === 0, deadline)
+    await this.#until(() => this.#slots.running === 0, handlers)
     this.#watch.abortAll('stopping')
     const isEmpty = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
-    await this.#until(isEmpty, Math.max(deadline, this.#now()) + LAST_SETTLEMENTS_MS)
+    await this.#until(isEmpty, settlements)
     this.#watch.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that is not answered is given up by the pool, not waited for here.
-    await within(LAST_SETTLEMENTS_MS, this.#loop.stop())
+    await within(Math.max(0, settlements - this.#now()), this.#loop.stop())
     return { clean: isEmpty() && this.#slots.abandoned === 0 }
   }
 
