@@ -4,17 +4,22 @@
 -- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same
 -- seven roles, unless leasehold.role_prefix names others.
 --
--- An administrator may run this on a schema of somebody else, who could have put a format(text, text) into it that would
--- be a better match: hence pg_catalog.format.
+-- An administrator may run this on a schema of somebody else, who could have put a function or an operator into it that fits
+-- a call here better than PostgreSQL's own. So the search_path is pg_catalog, except for GRANT, which calls nothing.
 --
 -- Where the migrating role may not create roles, they and the grants to them are skipped. An administrator then runs what
 -- `leasehold roles --print` prints.
 do $$
 declare
-  prefix constant text := coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), 'leasehold');
+  home constant name := pg_catalog.current_schema();
+  prefix text;
   role text;
+  statement text;
   granted record;
+  grants text[];
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  prefix := coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), 'leasehold');
   foreach role in array array['producer', 'worker', 'dispatcher', 'reader', 'operator', 'tenant', 'api'] loop
     role := prefix || '_' || role;
     continue when exists (select from pg_roles where rolname = role);
@@ -30,12 +35,13 @@ begin
     end;
   end loop;
 
-  for granted in
-    select rolname as role, privilege
+  select coalesce(array_agg(format('grant %s to %I', privilege, rolname)), '{}') into grants
+  from (
+    select rolname, privilege
     from (values
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
-      ('producer', pg_catalog.format('usage on schema %I', current_schema())),
+      ('producer', format('usage on schema %I', home)),
       ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id, ordering_key, status, parked) on outbox'),
@@ -50,7 +56,7 @@ begin
 
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
-      ('worker', pg_catalog.format('usage on schema %I', current_schema())),
+      ('worker', format('usage on schema %I', home)),
       ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int)'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
@@ -81,7 +87,7 @@ begin
       ('dispatcher', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on webhook_endpoints'),
 
       -- reader: monitoring and support. It reads everything but the secrets of endpoints.
-      ('reader', pg_catalog.format('usage on schema %I', current_schema())),
+      ('reader', format('usage on schema %I', home)),
       ('reader', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('reader', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       -- The values of headers are encrypted; their names are listed.
@@ -90,7 +96,7 @@ begin
 
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
-      ('operator', pg_catalog.format('usage on schema %I', current_schema())),
+      ('operator', format('usage on schema %I', home)),
       ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
@@ -107,7 +113,7 @@ begin
 
       -- tenant: a key of the HTTP API that is limited to one tenant. It sees and changes the endpoints and deliveries of the
       -- tenant that leasehold.tenant names, and its own entries of the audit; policies below see to that.
-      ('tenant', pg_catalog.format('usage on schema %I', current_schema())),
+      ('tenant', format('usage on schema %I', home)),
       ('tenant', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), webhook_wanted(text[], text)'),
       ('tenant', 'select, insert, update, delete on webhook_endpoints'),
       ('tenant', 'select on webhook_outbox, webhook_attempts, audit'),
@@ -118,7 +124,7 @@ begin
 
       -- api: the login role of the HTTP API. It reads what a reader does, knows the keys, and acts as reader, operator,
       -- producer or tenant, whichever a request needs.
-      ('api', pg_catalog.format('usage on schema %I', current_schema())),
+      ('api', format('usage on schema %I', home)),
       ('api', 'select, insert, update (last_used_at, revoked_at, revoked_by) on api_keys'),
       ('api', 'select, insert, delete on api_sessions, api_portal_links'),
       ('api', 'select, insert, update, delete on api_requests'),
@@ -133,16 +139,19 @@ begin
     select rolname, 'select on migrations'
     from pg_roles
     where rolname in (prefix || '_worker', prefix || '_dispatcher', prefix || '_reader', prefix || '_operator', prefix || '_tenant', prefix || '_api')
-      and to_regclass('migrations') is not null
+      and to_regclass(format('%I.migrations', home)) is not null
     union all
     -- Where Citus distributes the tables.
     select rolname, 'select on citus_buckets'
     from pg_roles
     where rolname in (prefix || '_worker', prefix || '_dispatcher', prefix || '_reader', prefix || '_operator', prefix || '_api')
-      and to_regclass('citus_buckets') is not null
-  loop
-    execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
+      and to_regclass(format('%I.citus_buckets', home)) is not null
+  ) as wanted;
+  perform set_config('search_path', format('%I, pg_temp', home), true);
+  foreach statement in array grants loop
+    execute statement;
   end loop;
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
   for granted in
     select member.rolname as role, given.rolname as privilege
@@ -164,7 +173,7 @@ begin
       and not pg_has_role(self.oid, given.oid, 'usage')
   loop
     begin
-      execute pg_catalog.format('grant %I to %I', granted.privilege, granted.role);
+      execute format('grant %I to %I', granted.privilege, granted.role);
     exception when insufficient_privilege then
       raise notice '% was not granted to %: %', granted.privilege, granted.role, sqlerrm
         using hint = 'An administrator can run what `leasehold roles --print` prints.';
@@ -173,21 +182,22 @@ begin
 
   role := prefix || '_tenant';
   if exists (select from pg_roles where rolname = role)
-    and pg_has_role(current_user, (select relowner from pg_class where oid = 'webhook_outbox'::regclass), 'usage') then
+    and pg_has_role(current_user, (select relowner from pg_class where oid = format('%I.webhook_outbox', home)::regclass), 'usage') then
     -- The role of each prefix has policies of its own, which have its name.
-    execute pg_catalog.format('drop policy if exists %I on webhook_endpoints', role);
-    execute pg_catalog.format('drop policy if exists %I on webhook_outbox', role);
-    execute pg_catalog.format('drop policy if exists %I on audit', role);
-    execute pg_catalog.format('create policy %1$I on webhook_endpoints as restrictive to %1$I
-      using (tenant = nullif(current_setting(''leasehold.tenant''), ''''))', role);
+    execute format('drop policy if exists %I on %I.webhook_endpoints', role, home);
+    execute format('drop policy if exists %I on %I.webhook_outbox', role, home);
+    execute format('drop policy if exists %I on %I.audit', role, home);
+    execute format('create policy %1$I on %2$I.webhook_endpoints as restrictive to %1$I
+      using (tenant = nullif(current_setting(''leasehold.tenant''), ''''))', role, home);
     -- Citus has no policies with subqueries. There, no key is limited to a tenant.
-    execute pg_catalog.format('create policy %1$I on webhook_outbox as restrictive to %1$I using (%2$s)', role,
-      case when to_regclass('citus_buckets') is null then 'endpoint_id in (select id from webhook_endpoints)' else 'false' end);
+    execute format('create policy %1$I on %2$I.webhook_outbox as restrictive to %1$I using (%3$s)', role, home,
+      case when to_regclass(format('%I.citus_buckets', home)) is null then format('endpoint_id in (select id from %I.webhook_endpoints)', home) else 'false' end);
     -- It also sees what others have added to the bulk changes that it asked for: that one was cancelled.
-    execute pg_catalog.format('create policy %1$I on audit as restrictive to %1$I
+    execute format('create policy %1$I on %2$I.audit as restrictive to %1$I
       using (principal = current_setting(''leasehold.principal'')
         or details -> ''background'' ->> ''by'' = current_setting(''leasehold.principal''))
-      with check (principal = current_setting(''leasehold.principal''))', role);
+      with check (principal = current_setting(''leasehold.principal''))', role, home);
   end if;
+  perform set_config('search_path', format('%I, pg_temp', home), true);
 end
 $$;

@@ -12,6 +12,7 @@ import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } f
 import { embeddedDirectoryOf } from '../embedded/server.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Logger } from '../observe/log.ts'
+import { withCatalogPath } from '../postgres/catalog-path.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import {
   type Database,
@@ -74,7 +75,7 @@ export async function withRunningDatabase<Result>(
   const { settings, sources } = loaded
   const url = settings.databaseUrl ?? (await runningEmbedded(loaded))
   const source = settings.databaseUrl === undefined ? settings.directory : sources.databaseUrl.name
-  const db = openPool(url, log, options)
+  const db = withCatalogPath(openPool(url, log, options))
   try {
     await reachDatabase({ db, shownUrl: withoutPassword(url), source, waitMs: settings.databaseWaitMs, log })
     return await act(db)

@@ -6,6 +6,7 @@ import { isLeaseholdError, LeaseholdError, messageOf, sentence, withoutUrlPasswo
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { outboxTable } from '../outbox/table.ts'
 import { OUTBOX } from '../outbox/relay.ts'
+import { withCatalogPath } from '../postgres/catalog-path.ts'
 import type { Database } from '../postgres/database.ts'
 import { hasTables } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -103,10 +104,11 @@ const STATEMENT_TIMEOUT_MS = 5_000
 const CHECK_TIMEOUT_MS = 15_000
 
 /** Examines a database. Throws only if it cannot be reached. */
-export async function examine(db: Database, options: ExamineOptions = {}): Promise<Diagnosis> {
+export async function examine(database: Database, options: ExamineOptions = {}): Promise<Diagnosis> {
   refuseUnknownOptions('examine', options, OPTIONS)
   const { schema = 'leasehold', timeoutMs = DEFAULT_TIMEOUT_MS, ignore = [] } = options
   refuseUnknownChecks(ignore)
+  const db = withCatalogPath(database)
   const read = reader(db)
   const exists = await read(async (tx) => hasTables(tx, schema))
   const notSeen: string[] = []

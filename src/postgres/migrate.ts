@@ -5,6 +5,7 @@ import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { readSqlFiles } from '../package-files.ts'
 import { DEFAULT_CITUS_BUCKETS, distribute, requireCitus } from './citus.ts'
+import { CATALOG_PATH, withCatalogPath } from './catalog-path.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
 import { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
@@ -69,13 +70,15 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
  * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it. If there is nothing to
  * apply, the call only reads.
  */
-export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
+export async function migrate(database: Database, options: MigrateOptions = {}): Promise<Migrated> {
   refuseUnknownOptions('migrate', options, OPTIONS)
+  const db = withCatalogPath(database)
   const schema = options.schema ?? 'leasehold'
   const files = await readMigrations(options.directory)
-  await refuseForeignSchema(db, schema, 'reading')
+  // These two name everything with its schema, so that a start which finds nothing to apply costs two round trips.
+  await refuseForeignSchema(database, schema, 'reading')
+  const ledger = await readLedger(database, schema)
   if (options.citus === true) await requireCitus(db)
-  const ledger = await readLedger(db, schema)
   assertContiguous(ledger, schema)
   assertUnchanged(files, ledger)
   const known = new Set(ledger.map((row) => row.version))
@@ -259,6 +262,7 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
       ? failed(cause, file, positionOf(cause, file))
       : cause
   }
+  await tx.query({ text: CATALOG_PATH })
   await recordMigration(tx, schema, file)
   return true
 }
@@ -407,7 +411,7 @@ where nspname = $1 and nspowner not in (select oid from self)
     where relnamespace = pg_namespace.oid and relname = 'migrations' and (relkind <> 'r' or relrowsecurity)
   ))
   -- The owner of the database is the owner of public.
-  and not (nspowner = 'pg_database_owner'::pg_catalog.regrole
+  and not (nspowner = 'pg_database_owner'::pg_catalog.regrole::pg_catalog.oid
     and (select datdba from pg_catalog.pg_database where datname = pg_catalog.current_database()) in (select oid from self))`,
     values: [schema, purpose],
   })

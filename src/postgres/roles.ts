@@ -1,6 +1,7 @@
 /** The seven roles. `migrations/006_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { readSqlFiles } from '../package-files.ts'
+import { CATALOG_PATH, withCatalogPath } from './catalog-path.ts'
 import type { Database } from './database.ts'
 import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
 import { DEFAULT_ROLE_PREFIX, isPermissionDenied, ROLE_KINDS } from './permissions.ts'
@@ -50,13 +51,14 @@ export async function applyRoles(
   { schema = 'leasehold', prefix }: RoleOptions = {},
 ): Promise<readonly string[]> {
   const { [ROLES_FILE]: file = '' } = await readSqlFiles()
-  return db.transaction(async (tx) => {
+  return withCatalogPath(db).transaction(async (tx) => {
     await refuseUnusable(tx, schema)
     if (prefix !== undefined) await tx.query({ text: setRolePrefix(prefix) })
     await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
     await tx.query({ text: file }).catch((error: unknown) => {
       throw isPermissionDenied(error) ? refused(deniedIn(error), error) : error
     })
+    await tx.query({ text: CATALOG_PATH })
     const roles = await rolesOf(tx, schema)
     const missing = roles.filter(({ exists }) => !exists).map(({ name }) => name)
     if (missing.length > 0) throw refused(`${missing.join(', ')} could not be created`)
