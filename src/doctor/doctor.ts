@@ -104,17 +104,17 @@ const STATEMENT_TIMEOUT_MS = 5_000
 const CHECK_TIMEOUT_MS = 15_000
 
 /** Examines a database. Throws only if it cannot be reached. */
-export async function examine(database: Database, options: ExamineOptions = {}): Promise<Diagnosis> {
+export async function examine(db: Database, options: ExamineOptions = {}): Promise<Diagnosis> {
   refuseUnknownOptions('examine', options, OPTIONS)
   const { schema = 'leasehold', timeoutMs = DEFAULT_TIMEOUT_MS, ignore = [] } = options
   refuseUnknownChecks(ignore)
-  const db = withCatalogPath(database)
-  const read = reader(db)
+  const catalog = withCatalogPath(db)
+  const read = reader(catalog)
   const exists = await read(async (tx) => hasTables(tx, schema))
   const notSeen: string[] = []
   const remarks: string[] = []
   const examination: Examination = {
-    db,
+    db: catalog,
     schema,
     thresholds: { ...THRESHOLDS, ...options.thresholds },
     read,

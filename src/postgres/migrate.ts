@@ -70,15 +70,15 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
  * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it. If there is nothing to
  * apply, the call only reads.
  */
-export async function migrate(database: Database, options: MigrateOptions = {}): Promise<Migrated> {
+export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
   refuseUnknownOptions('migrate', options, OPTIONS)
-  const db = withCatalogPath(database)
   const schema = options.schema ?? 'leasehold'
   const files = await readMigrations(options.directory)
   // These two name everything with its schema, so that a start which finds nothing to apply costs two round trips.
-  await refuseForeignSchema(database, schema, 'reading')
-  const ledger = await readLedger(database, schema)
-  if (options.citus === true) await requireCitus(db)
+  await refuseForeignSchema(db, schema, 'reading')
+  const ledger = await readLedger(db, schema)
+  const catalog = withCatalogPath(db)
+  if (options.citus === true) await requireCitus(catalog)
   assertContiguous(ledger, schema)
   assertUnchanged(files, ledger)
   const known = new Set(ledger.map((row) => row.version))
@@ -86,14 +86,15 @@ export async function migrate(database: Database, options: MigrateOptions = {}):
   for (const file of files) {
     if (known.has(file.version)) continue
     const plan: Plan = { schema, file, lockTimeoutMs: options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS }
-    if (!(await applyWithRetries(db, plan, options))) continue
+    if (!(await applyWithRetries(catalog, plan, options))) continue
     applied.push(file.version)
     options.onEvent?.({ type: 'migrationApplied', file: file.file })
   }
-  const buckets = options.buckets ?? (options.citus === true ? await bucketsForCitus(db, schema) : undefined)
-  if (buckets !== undefined) await raiseBuckets(db, schema, buckets, options)
+  const buckets =
+    options.buckets ?? (options.citus === true ? await bucketsForCitus(catalog, schema) : undefined)
+  if (buckets !== undefined) await raiseBuckets(catalog, schema, buckets, options)
   if (options.citus === true)
-    await db.transaction(
+    await catalog.transaction(
       async (tx) => {
         await tx.query({ text: 'set local statement_timeout to 0; set local lock_timeout to 0' })
         return distribute(tx, schema)
