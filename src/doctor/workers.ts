@@ -277,12 +277,17 @@ async function leaseTableProblems({ db, declaredTables }: Examination): Promise<
   const problems: Problem[] = []
   for (const { table } of distinct(declaredTables)) {
     try {
-      await checkTable(db, table)
+      const { slow } = await checkTable(db, table)
+      for (const { what, remedy } of slow)
+        problems.push({
+          severity: 'warning',
+          text: `The lease table ${tableName(table)} is slow: ${what}.`,
+          remedy,
+          repair: statementsIn(remedy),
+        })
     } catch (error) {
       if (!isLeaseholdError(error, 'LEASE_TABLE_MISMATCH')) throw error
-      const repair = [...error.message.matchAll(/\bRun: (.+?;)(?= |$|\n)/gs)].map(
-        ([, statement = '']) => statement,
-      )
+      const repair = statementsIn(error.message)
       problems.push({
         severity: 'error',
         text: sentence(error.message),
@@ -293,6 +298,10 @@ async function leaseTableProblems({ db, declaredTables }: Examination): Promise<
     }
   }
   return problems
+}
+
+function statementsIn(message: string): string[] {
+  return [...message.matchAll(/\bRun: (.+?;)(?= |$|\n)/gs)].map(([, statement = '']) => statement)
 }
 
 export const WORKER_CHECKS: readonly Check[] = [

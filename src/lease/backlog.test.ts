@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { withBuckets } from '../../test/support/buckets.ts'
+import { nodesOf, type PlanNode } from '../../test/support/statement-plans.ts'
 import { useDatabase } from '../../test/support/database.ts'
 import { outboxTable } from '../outbox/table.ts'
 import { openDatabase } from '../postgres/index.ts'
@@ -8,7 +9,6 @@ import { webhookTable } from '../webhooks/table.ts'
 import { backlog, heldUpKeyCounts, oldestPending, pendingAge, pendingCount, pendingRows } from './backlog.ts'
 import { leaseTable, openLeaseStore, type LeaseTable } from './index.ts'
 import { inspectTable } from './inspect.ts'
-import { nodesOf, type PlanNode } from './plans.ts'
 import { tableSql } from './table-sql.ts'
 
 const database = useDatabase()

@@ -1,8 +1,9 @@
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { suggestion } from '../nearest.ts'
+import { statementMismatches } from './check-statements.ts'
 import { inspectTable, type Mismatch, schemaMismatch, type TableShape } from './inspect.ts'
-import { normalized, planMismatches } from './plans.ts'
+import { freeIndexName, missingIndexes, normalized } from './missing-indexes.ts'
 import type { LeaseTable } from './table.ts'
 
 const TEXT = ['text', 'character varying']
@@ -22,11 +23,17 @@ interface Expected {
   readonly without?: string
 }
 
+export interface CheckedTable {
+  readonly shape: TableShape
+  /** What is not wrong, but slow. */
+  readonly slow: readonly Mismatch[]
+}
+
 /**
- * Checks a declaration against the real table and returns its shape. What does not fit is refused here, at the start, all
- * of it at once and with the statements that would mend it, not at the first claim.
+ * Checks a declaration against the real table, by the catalog. What would be wrong is refused here, at the start, all of
+ * it at once and with the statements that would mend it, not at the first claim. What would only be slow is returned.
  */
-export async function checkTable(db: Database, table: LeaseTable): Promise<TableShape> {
+export async function checkTable(db: Database, table: LeaseTable): Promise<CheckedTable> {
   const inspection = await inspectTable(db, table)
   if (inspection.found === 'nothing') {
     throw schemaMismatch(table, [
@@ -49,14 +56,14 @@ export async function checkTable(db: Database, table: LeaseTable): Promise<Table
   const mismatches = [
     ...columns,
     ...idMismatches(table, shape),
-    ...inFlightMismatches(table, shape),
+    ...(await inFlightMismatches(db, table, shape)),
     ...nameMismatches(table),
     ...roomMismatches(table, shape),
-    // No statement can be planned over columns that are not there.
-    ...(columns.length === 0 ? await planMismatches(db, table, shape) : []),
+    // No statement can be parsed over columns that are not there.
+    ...(columns.length === 0 ? await statementMismatches(db, table, shape) : []),
   ]
   if (mismatches.length > 0) throw schemaMismatch(table, mismatches)
-  return shape
+  return { shape, slow: await missingIndexes(db, table, shape) }
 }
 
 function expectedColumns(table: LeaseTable): Expected[] {
@@ -178,7 +185,7 @@ function idMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
  * That one row of an ordering key is in flight is a constraint: two claims with different snapshots may pick two rows of
  * a key, and only a unique index refuses the second.
  */
-function inFlightMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
+async function inFlightMismatches(db: Database, table: LeaseTable, shape: TableShape): Promise<Mismatch[]> {
   const { ordering, groups, bucket, leased = '' } = table
   if (ordering === undefined) return []
   const columns = [bucket, groups, ordering.key].filter((column) => column !== undefined)
@@ -192,10 +199,11 @@ function inFlightMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
   )
   if (isUnique) return []
   const concurrently = shape.partitioned ? '' : 'CONCURRENTLY '
+  const name = quote(await freeIndexName(db, table, 'in_flight'))
   return [
     {
       what: 'nothing keeps two rows of an ordering key from being in flight at once',
-      remedy: `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${leased};`,
+      remedy: `Run: CREATE UNIQUE INDEX ${concurrently}${name} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${leased};`,
     },
   ]
 }

@@ -10,8 +10,10 @@ import {
   bound,
   forgetStatistics,
   MODES,
+  nodesOf,
   OWN_TABLES,
   plan,
+  type PlanNode,
   sampleValues,
   statementsOf,
 } from '../../test/support/statement-plans.ts'
@@ -21,7 +23,6 @@ import { quoteIdentifier, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { webhookTable } from '../webhooks/table.ts'
 import { leaseTable } from './declaration.ts'
-import { nodesOf, type PlanNode } from './plans.ts'
 import type { LeaseStatement } from './statement.ts'
 import type { LeaseTable } from './table.ts'
 

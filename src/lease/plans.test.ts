@@ -7,8 +7,10 @@ import {
   bound,
   forgetStatistics,
   MODES,
+  nodesOf,
   OWN_TABLES,
   plan,
+  type PlanNode,
   sampleValues,
   statementsOf,
 } from '../../test/support/statement-plans.ts'
@@ -16,7 +18,6 @@ import { outboxTable } from '../outbox/table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Lease } from './lease.ts'
-import { nodesOf, type PlanNode } from './plans.ts'
 import { openLeaseStore } from './store.ts'
 import type { LeaseTable } from './table.ts'
 

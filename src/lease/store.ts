@@ -133,7 +133,10 @@ export interface StoreOptions {
 
 const OPTIONS = namesOf<StoreOptions>({ owner: true, bucket: true, clock: true, onDataError: true })
 
-/** Checks the real table, refuses one that does not fit its declaration, and prepares its statements. */
+/**
+ * Checks the real table, refuses one that does not fit its declaration, and prepares its statements. Of an index that is
+ * missing Node prints a warning.
+ */
 export async function openLeaseStore<
   Row extends object = Record<string, unknown>,
   OutcomeName extends string = string,
@@ -144,7 +147,10 @@ export async function openLeaseStore<
 ): Promise<LeaseStore<Row, OutcomeName>> {
   refuseUnknownOptions('openLeaseStore', options, OPTIONS)
   checkOptions(options)
-  return leaseStore(db, table, await checkTable(db, table), options)
+  const { shape, slow } = await checkTable(db, table)
+  for (const { what, remedy } of slow)
+    process.emitWarning(`The lease table ${tableName(table)} is slow: ${what}. ${remedy}`, 'LeaseholdWarning')
+  return leaseStore(db, table, shape, options)
 }
 
 /** The store over a table that has been checked already. */

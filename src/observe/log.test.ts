@@ -206,6 +206,7 @@ describe('events in the log', () => {
       'error workerDied',
       'warn workerReturned',
       'error settingsRefused',
+      'warn tableSlow',
       'warn databaseLost',
       'warn databaseBack',
       'warn notListening',

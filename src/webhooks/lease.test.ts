@@ -45,6 +45,20 @@ async function attempts(): Promise<unknown[]> {
   return (await db.query({ text })).rows
 }
 
+it('a dispatcher starts whatever the statistics say of a few deliveries', async () => {
+  await db.query({
+    text: `truncate leasehold.webhook_outbox restart identity;
+      insert into leasehold.webhook_outbox (endpoint_id, event_type, body)
+        select format('00000000-0000-7000-8000-00000000000%s', e)::uuid, 'test.happened', '{}'
+        from generate_series(1, 4) as e, generate_series(1, 6);
+      update leasehold.webhook_outbox
+        set delivery_status = 'failed', failed_at = now() where id = 1;
+      update leasehold.webhook_outbox set delivery_status = 'delivered', delivered_at = now() where id > 1;
+      analyze leasehold.webhook_outbox`,
+  })
+  await expect(storeOf('d')).resolves.toBeDefined()
+})
+
 describe('a renewal', () => {
   it('WH-FR-002-AC1: the renewal statement itself checks id, lease_owner, lease_token and delivery_status', async () => {
     const table = webhookTable()

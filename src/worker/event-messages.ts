@@ -91,6 +91,7 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     message: 'the reaper failed',
     kind: ({ table = '', error }) => (isDatabaseAway(error) ? '' : table),
   },
+  tableSlow: { level: 'warn', message: 'the table lacks an index: every claim reads more rows than it must' },
   workerStarted: { level: 'info', message: 'the worker process has started' },
   workerStopped: {
     level: ({ clean }) => (clean ? 'info' : 'warn'),

@@ -116,6 +116,12 @@ export interface EventMap {
   reaperRan: OfWorker & { readonly reaped: number; readonly durationMs: number }
   /** The reaper failed: on one table, or without one as a whole. */
   reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
+  /** The table lacks an index, at the start. The worker runs, and reads more rows than it must. */
+  tableSlow: OfTable & {
+    readonly what: string
+    /** The statement that creates the index. */
+    readonly remedy: string
+  }
   /** The workers of this process run. `roles`: their names. */
   workerStarted: OfWorker & { readonly roles: readonly string[] }
   /** The workers of this process have stopped. `clean`: every row was settled or released. */

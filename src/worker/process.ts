@@ -177,17 +177,11 @@ export class Runtime {
     const thread = this.#options.heartbeat === 'inline' ? 'inline' : await heartbeatScript()
     // A thread takes longer to start than the tables to check, so both are done at once.
     const heartbeat = this.#startHeartbeat(roles, thread)
-    const registered = this.#registered()
-    const checked: CheckedWork[] = []
-    for (const declaration of workers) {
-      const shape = await checkTable(this.#db, declaration.table)
-      const store = this.#storeOf(declaration.table, shape, declaration.bucket ?? 0)
-      // What a worker's rows are concerns its handler alone; here they are only passed on.
-      checked.push({ declaration: declaration as WorkDeclaration, shape, store })
-    }
-    // If a process dies before it is in the registry, nobody notices until its leases expire.
-    await registered
-    for (const work of checked) await this.#serve(work, heartbeat)
+    // If a process dies before it is in the registry, nobody notices until its leases expire. And a start that is refused
+    // while its registration is on the way would leave it there as alive.
+    const [checked] = await Promise.allSettled([this.#checkedWork(workers), this.#registered()])
+    if (checked.status === 'rejected') throw checked.reason
+    for (const work of checked.value) await this.#serve(work, heartbeat)
     await this.#openReapedTables()
     const wakeOthers = createWakeOthers({ ...this.#shared, declared: [...workers, ...reapTables] })
     const off = this.events.onInternal('reaped', ({ table }) => this.#served.wakeAllOf(table))
@@ -370,8 +364,26 @@ export class Runtime {
       const isServed = [...this.#served].some(
         ({ declaration }) => declaration.table === table && (declaration.bucket ?? 0) === bucket,
       )
-      if (!isServed) this.#stores.push(this.#storeOf(table, await checkTable(this.#db, table), bucket))
+      if (!isServed) this.#stores.push(this.#storeOf(table, await this.#checked(table), bucket))
     }
+  }
+
+  async #checkedWork(workers: readonly WorkDeclaration<never>[]): Promise<CheckedWork[]> {
+    const checked: CheckedWork[] = []
+    for (const declaration of workers) {
+      const shape = await this.#checked(declaration.table)
+      const store = this.#storeOf(declaration.table, shape, declaration.bucket ?? 0)
+      // What a worker's rows are concerns its handler alone; here they are only passed on.
+      checked.push({ declaration: declaration as WorkDeclaration, shape, store })
+    }
+    return checked
+  }
+
+  async #checked(table: LeaseTable): Promise<TableShape> {
+    const { shape, slow } = await checkTable(this.#db, table)
+    for (const each of slow)
+      this.events.emit('tableSlow', { worker: this.id, table: tableName(table), ...each })
+    return shape
   }
 
   #storeOf(table: LeaseTable, shape: TableShape, bucket: number | 'all'): LeaseStore {

@@ -29,6 +29,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     workerReturned: { worker },
     settingsChanged: { ...of, settings: { leaseMs: 1_000 } },
     settingsRefused: { ...of, error },
+    tableSlow: { ...of, what: 'no index serves the claim', remedy: 'Run: CREATE INDEX …;' },
     databaseLost: { worker, what: 'claiming', error },
     databaseBack: { worker },
     listening: { worker },

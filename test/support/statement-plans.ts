@@ -1,6 +1,5 @@
 /** Which way PostgreSQL takes to the rows of a statement: its plans, and tables of different sizes to plan for. */
 import { inspectTable } from '../../src/lease/inspect.ts'
-import { nodesOf, type PlanNode } from '../../src/lease/plans.ts'
 import type { LeaseStatement } from '../../src/lease/statement.ts'
 import { allStatements, leaseStatements } from '../../src/lease/statements.ts'
 import type { LeaseTable } from '../../src/lease/table.ts'
@@ -9,6 +8,20 @@ import type { Database } from '../../src/postgres/database.ts'
 import type { Queryable } from '../../src/postgres/queryable.ts'
 import { chunkTable, jobTable } from '../../src/sync/table.ts'
 import { webhookTable } from '../../src/webhooks/table.ts'
+
+/** One node of `EXPLAIN (FORMAT JSON)`, as far as the tests read it. */
+export interface PlanNode {
+  readonly 'Node Type': string
+  readonly 'Subplan Name'?: string
+  readonly 'Relation Name'?: string
+  readonly 'Index Name'?: string
+  readonly 'Index Cond'?: string
+  readonly Plans?: readonly PlanNode[]
+}
+
+export function nodesOf(plan: PlanNode): PlanNode[] {
+  return [plan, ...(plan.Plans ?? []).flatMap(nodesOf)]
+}
 
 export type Values = Readonly<Record<string, unknown>>
 export const MODES = ['custom', 'generic'] as const

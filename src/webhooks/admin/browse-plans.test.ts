@@ -1,8 +1,12 @@
 /** Lists and the health of an endpoint or a tenant read the rows of these endpoints only, whatever the size of the table and its statistics. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { forgetStatistics, OWN_TABLES } from '../../../test/support/statement-plans.ts'
-import { nodesOf, type PlanNode } from '../../lease/plans.ts'
+import {
+  forgetStatistics,
+  nodesOf,
+  OWN_TABLES,
+  type PlanNode,
+} from '../../../test/support/statement-plans.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
 import type { Queryable, Statement } from '../../postgres/queryable.ts'
 import { listDeliveries } from './browse.ts'
