@@ -443,9 +443,9 @@ CREATE OR REPLACE FUNCTION leasehold.announce_settings()
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
-  if tg_op <> 'INSERT' then perform pg_notify('leasehold_settings', old.name); end if;
+  if tg_op <> 'INSERT' then perform notify_workers('leasehold_settings', old.name); end if;
   -- PostgreSQL sends equal notifications of one transaction only once.
-  if tg_op <> 'DELETE' then perform pg_notify('leasehold_settings', new.name); end if;
+  if tg_op <> 'DELETE' then perform notify_workers('leasehold_settings', new.name); end if;
   return null;
 end
 $function$;
@@ -653,6 +653,16 @@ CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  LANGUAGE sql
  PARALLEL SAFE
 RETURN uuidv7();
+
+CREATE OR REPLACE FUNCTION leasehold.notify_workers(channel text, payload text)
+ RETURNS void
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if pg_notification_queue_usage() < 0.25 then perform pg_notify(channel, payload); end if;
+end
+$function$;
 
 CREATE OR REPLACE FUNCTION leasehold.place_outbox_event()
  RETURNS trigger
@@ -953,11 +963,11 @@ begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
   -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
   if name in ('sync', 'sync-jobs') then
-    perform pg_notify('leasehold_wake', name);
+    perform notify_workers('leasehold_wake', name);
     return;
   end if;
   if pg_try_advisory_xact_lock(hashtextextended(format('leasehold wake %s %s', name, period), 0)) then
-    perform pg_notify('leasehold_wake', name);
+    perform notify_workers('leasehold_wake', name);
   end if;
 end
 $function$;
@@ -1247,6 +1257,16 @@ grant execute on function leasehold.new_event_id() to leasehold_producer;
 grant execute on function leasehold.new_event_id() to leasehold_tenant;
 
 grant execute on function leasehold.new_event_id() to leasehold_worker;
+
+grant execute on function leasehold.notify_workers(text,text) to leasehold_dispatcher;
+
+grant execute on function leasehold.notify_workers(text,text) to leasehold_operator;
+
+grant execute on function leasehold.notify_workers(text,text) to leasehold_producer;
+
+grant execute on function leasehold.notify_workers(text,text) to leasehold_tenant;
+
+grant execute on function leasehold.notify_workers(text,text) to leasehold_worker;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_api;
 
@@ -1917,6 +1937,8 @@ comment on function leasehold.generate_event_id() is 'Generates the event_id of 
 comment on function leasehold.has_rows_of_previous_buckets() is 'Whether rows of ordering keys are unfinished that are in the bucket they had before the number was raised.';
 
 comment on function leasehold.new_event_id() is 'Returns a new uuid of version 7.';
+
+comment on function leasehold.notify_workers(pg_catalog.text,pg_catalog.text) is 'Sends a notification, unless a quarter of the queue of NOTIFY is in use: workers also poll, and nothing may fail because the queue is full.';
 
 comment on function leasehold.place_outbox_event() is 'Places an event that is written or replayed: by its ordering key, or else by its event_id, or else evenly. Refuses another bucket for an ordering key.';
 

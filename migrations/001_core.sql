@@ -131,13 +131,25 @@ comment on column settings.value is 'An object of settings and their values. A s
 comment on column settings.changed_at is 'When the settings were last changed, by the clock of the database.';
 comment on column settings.changed_by is 'Who changed them: the name of an API key, or of the account that ran the command.';
 
+-- Where a listener does not read on, the queue of NOTIFY grows, and when it is full, every transaction with a NOTIFY fails
+-- at its COMMIT. Any login can bring that about. A notification is only a hint, so none is sent before it comes to that.
+create function notify_workers(channel text, payload text) returns void
+language plpgsql set search_path from current
+as $$
+begin
+  if pg_notification_queue_usage() < 0.25 then perform pg_notify(channel, payload); end if;
+end
+$$;
+
+comment on function notify_workers(text, text) is 'Sends a notification, unless a quarter of the queue of NOTIFY is in use: workers also poll, and nothing may fail because the queue is full.';
+
 create function announce_settings() returns trigger
 language plpgsql set search_path from current
 as $$
 begin
-  if tg_op <> 'INSERT' then perform pg_notify('leasehold_settings', old.name); end if;
+  if tg_op <> 'INSERT' then perform notify_workers('leasehold_settings', old.name); end if;
   -- PostgreSQL sends equal notifications of one transaction only once.
-  if tg_op <> 'DELETE' then perform pg_notify('leasehold_settings', new.name); end if;
+  if tg_op <> 'DELETE' then perform notify_workers('leasehold_settings', new.name); end if;
   return null;
 end
 $$;
@@ -163,11 +175,11 @@ begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
   -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
   if name in ('sync', 'sync-jobs') then
-    perform pg_notify('leasehold_wake', name);
+    perform notify_workers('leasehold_wake', name);
     return;
   end if;
   if pg_try_advisory_xact_lock(hashtextextended(format('leasehold wake %s %s', name, period), 0)) then
-    perform pg_notify('leasehold_wake', name);
+    perform notify_workers('leasehold_wake', name);
   end if;
 end
 $$;

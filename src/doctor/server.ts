@@ -258,6 +258,25 @@ where usesysid is not null and datid is not null and coalesce(backend_type, 'cli
   ]
 }
 
+/** A tenth: workers are told nothing from a quarter on (`notify_workers` in migrations/001_core.sql). */
+const QUEUE_USAGE = 0.1
+
+async function notificationProblems({ read }: Examination): Promise<Problem[]> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ usage: number }>({ text: 'select pg_notification_queue_usage() as usage' }),
+  )
+  const usage = rows[0]?.usage ?? 0
+  if (usage < QUEUE_USAGE) return []
+  return [
+    {
+      severity: 'warning',
+      text: `The queue of NOTIFY is ${Math.round(usage * 100)} % full, because a session that listens does not read on. From 25 % on, Leasehold sends no notifications, so that workers only poll. When it is full, transactions of other programs that use NOTIFY fail.`,
+      remedy:
+        'End the session that has listened and has been in its transaction for longest (pg_stat_activity, xact_start), with pg_terminate_backend.',
+    },
+  ]
+}
+
 async function superuserProblems({ read, embedded }: Examination): Promise<Problem[]> {
   if (embedded) throw new NotApplicable('the embedded server has one account')
   const { rows } = await read(async (tx) =>
@@ -310,6 +329,12 @@ export const SERVER_CHECKS: readonly Check[] = [
     title: 'connections that worker processes may open',
     needs: 'tables',
     run: connectionProblems,
+  },
+  {
+    id: 'server-notifications',
+    title: 'the queue of NOTIFY',
+    needs: 'server',
+    run: notificationProblems,
   },
   { id: 'server-superuser', title: 'login as a superuser', needs: 'server', run: superuserProblems },
 ]
