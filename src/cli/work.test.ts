@@ -214,12 +214,11 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       http,
       `leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
     )
-    const { rows } = await db.query({
-      text: 'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox',
-    })
-    expect(rows).toEqual([
-      { delivery_status: 'failed', reaps: ['public.emails', 'leasehold.webhook_outbox'] },
-    ])
+    const text =
+      'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox'
+    await expect
+      .poll(async () => (await db.query({ text })).rows)
+      .toEqual([{ delivery_status: 'failed', reaps: ['public.emails', 'leasehold.webhook_outbox'] }])
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   })
 

@@ -11,7 +11,6 @@ import {
   type Health,
   migrationsCurrent,
   reaperRuns,
-  tablesWithoutReaper,
   workersRun,
 } from '../observe/health.ts'
 import { type Logger, logEvents } from '../observe/log.ts'
@@ -79,6 +78,7 @@ interface Http {
 }
 
 const HTTP_STOP_WITHIN_MS = 5_000
+const FIRST_REAP_TIMEOUT_MS = 3_000
 
 /** How much longer than the shutdown timeout of its workers a process may take to stop: HTTP and the pool come after them. */
 export const SHUTDOWN_OVERHEAD_MS = MAX_AFTER_HANDLERS_MS + HTTP_STOP_WITHIN_MS + POOL_STOP_WITHIN_MS
@@ -91,7 +91,7 @@ export async function startWorkerProcess(
   options: WorkerProcessOptions,
   startup: Startup,
 ): Promise<WorkerProcess> {
-  const { loaded, log, db, work, allMetrics = async (own) => Promise.resolve(own) } = options
+  const { loaded, db, work, allMetrics = async (own) => Promise.resolve(own) } = options
   const { schema, timing } = loaded.settings
   const roles = [...work.workers.map(({ name }) => name), ...(work.reaper ? [REAPER] : [])]
   let workers: StartingWorkers | undefined
@@ -121,7 +121,6 @@ export async function startWorkerProcess(
   workers = startWorkers(options, events)
   startup.add(workers.part)
   const runtime = await startup.unlessStopping(workers.started)
-  if (!work.reaper) await reportMissingReaper(db, schema, tablesOf(work), log)
   return { ...observed, runtime }
 }
 
@@ -294,6 +293,8 @@ function startWorkers(
       migrate: false,
       ...(workerId === undefined ? {} : { id: workerId }),
     })
+    // Whoever reads that it is up may ask whether it is ready at once.
+    if (reaper) await runtime.untilReaperHasRun(FIRST_REAP_TIMEOUT_MS)
     if (state === 'starting') state = 'running'
     logEachWorker(runtime, 'started')
     return runtime
@@ -353,25 +354,6 @@ function startWorkers(
 function tablesOf({ workers, declared }: ChosenWork): string[] {
   const all = workers.length === 0 ? declared : workers
   return [...new Set(all.map(({ table }) => tableName(table)))]
-}
-
-/** RULE-020-020: an error in the log at the start; /readyz reports it for as long as it lasts. */
-async function reportMissingReaper(
-  db: Database,
-  schema: string,
-  tables: readonly string[],
-  log: Logger,
-): Promise<void> {
-  try {
-    const unreaped = await tablesWithoutReaper(db, schema, tables)
-    if (unreaped.length === 0) return
-    log.error(
-      { tables: unreaped },
-      'no reaper is alive in any process for these tables, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`',
-    )
-  } catch (error) {
-    log.warn({ err: error }, 'could not find out whether a reaper is alive')
-  }
 }
 
 const DATA_ORIGINS: Readonly<Record<EmbeddedServer['origin'], string>> = {

@@ -250,7 +250,7 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
       const declared = [...x.declaredTables, ...x.ownTables].find(
         (each) => tableName(each.table) === table && each.retention !== undefined,
       )
-      if (declared === undefined && (await unreapedTables(tx, schema, [table], 30_000)).length === 0) continue
+      if (declared === undefined && (await unreapedTables(tx, schema, [table])).length === 0) continue
       const keepMs = retained(declared?.retention, setting)
       if (keepMs === null) continue
       const oldest = await oldestOf(tx, schema, name, at, is)

@@ -13,9 +13,6 @@ import { WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import { listWorkers, unreapedTables, type WorkerSettings, workerSettings } from '../worker/index.ts'
 import { type Check, type Examination, NotApplicable, type Problem, type WorkedTable } from './check.ts'
 
-/** A process is missing after the same time. */
-const REAPER_SEEN_WITHIN_MS = 30_000
-
 /** Deaths within the last hour are worth a word. */
 const RECENT_MS = 3_600_000
 
@@ -49,7 +46,6 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
         tx,
         schema,
         all.map(({ table }) => tableName(table)),
-        REAPER_SEEN_WITHIN_MS,
       ),
     )
     const problems: Problem[] = []
@@ -63,7 +59,7 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
         severity: 'error',
         text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
         remedy:
-          'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out.',
+          'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out. If one runs, its log says why its runs fail.',
         repair: [runReaper(schema)],
       })
     }

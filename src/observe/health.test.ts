@@ -1,9 +1,12 @@
 import { once } from 'node:events'
 import { afterAll, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { leaseTable } from '../lease/index.ts'
 import { relay } from '../outbox/index.ts'
 import { stdoutPublisher } from '../outbox/publishers/stdout.ts'
 import { openDatabase } from '../postgres/index.ts'
+import { Events } from '../worker/events.ts'
 import { type Runtime, type RunState, startRuntime } from '../worker/process.ts'
 import { createHealth, reaperRuns, workerHealth, workersRun } from './health.ts'
 
@@ -91,7 +94,8 @@ it('a process of the user is ready while its workers run and their table is reap
 
   const options = { databaseUrl: url, workers: [relay({ publisher: stdoutPublisher() })] }
   runtime = await startRuntime({ ...options, id: 'reaps' })
-  expect(await results()).toMatchObject({ workers: 'running', claiming: 'not paused', reaper: 'alive' })
+  // The reaper counts once it has run.
+  await expect.poll(results).toMatchObject({ workers: 'running', claiming: 'not paused', reaper: 'alive' })
   await runtime.stop()
   expect(await results()).toMatchObject({ database: 'answers', workers: 'not ready: stopping' })
 
@@ -102,4 +106,49 @@ it('a process of the user is ready while its workers run and their table is reap
     workers: 'running',
     reaper: expect.stringContaining('not ready: no reaper is alive for leasehold.outbox'),
   })
+})
+
+it('D13: a reaper whose every run fails is not alive, and is once a run has succeeded', async () => {
+  await db.query({ text: WORK_DDL })
+  await db.query({
+    text: `
+create function public.reason() returns text language plpgsql as $$
+  begin raise exception 'not now' using errcode = 'object_not_in_prerequisite_state'; end
+$$;
+insert into public.jobs (status, available_at, claimed_by, locked_until, lock_token)
+values ('CLAIMED', null, 'gone', now() - interval '1 minute', 1)`,
+  })
+  const table = leaseTable({ ...WORK_TABLE, expired: { error: 'public.reason()' } })
+  const events = new Events()
+  const failed = events.next('reaperFailed', (event) => event.table === 'public.jobs')
+  const runtime = await startRuntime({
+    databaseUrl: url,
+    workers: [],
+    reapTables: [{ table }],
+    settings: { reaperIntervalMs: 50 },
+    events,
+    log: false,
+  })
+  onTestFinished(async () => void (await runtime.stop()))
+  await failed
+  const health = workerHealth({ db, runtime: () => runtime })
+  const reaper = async (): Promise<unknown> => (await health.examine()).find(({ name }) => name === 'reaper')
+  expect(await reaper()).toEqual({
+    name: 'reaper',
+    ok: false,
+    detail: expect.stringContaining('no reaper is alive for public.jobs'),
+  })
+
+  const ran = events.next('reaperRan', ({ reaped }) => reaped === 1)
+  await db.query({
+    text: `create or replace function public.reason() returns text language sql as $$ select 'expired' $$`,
+  })
+  await ran
+  await expect.poll(reaper).toEqual({ name: 'reaper', ok: true, detail: 'alive' })
+
+  // From then on one failure is an accident, and two in a row are not.
+  await db.query({ text: 'alter table public.jobs rename to jobs_away' })
+  await expect.poll(reaper).toMatchObject({ ok: false })
+  await db.query({ text: 'alter table public.jobs_away rename to jobs' })
+  await expect.poll(reaper).toMatchObject({ ok: true })
 })

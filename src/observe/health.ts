@@ -31,9 +31,6 @@ const CHECK_TIMEOUT_MS = 3_000
 /** A connection that does not answer is given up after this, so that the next check gets a new one. */
 const QUERY_TIMEOUT_MS = 2_000
 
-/** A worker process whose database session cannot be seen is taken for missing after the same time without a sign. */
-const REAPER_SEEN_WITHIN_MS = 30_000
-
 export interface WorkerHealthOptions {
   /** Connections for the checks alone, so that busy workers do not delay them. Two are enough. */
   readonly db: Database
@@ -186,7 +183,7 @@ export async function tablesWithoutReaper(
   schema: string,
   tables: readonly string[],
 ): Promise<string[]> {
-  return inShortTransaction(db, async (tx) => unreapedTables(tx, schema, tables, REAPER_SEEN_WITHIN_MS))
+  return inShortTransaction(db, async (tx) => unreapedTables(tx, schema, tables))
 }
 
 async function inShortTransaction<Value>(

@@ -203,6 +203,7 @@ describe('events in the log', () => {
       'warn reaped',
       'error dataError',
       'error reaperFailed',
+      'error reaperMissing',
       'error workerDied',
       'warn workerReturned',
       'error settingsRefused',

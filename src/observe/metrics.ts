@@ -122,7 +122,7 @@ export const METRICS = {
   reaperAlive: sampledGauge({
     name: 'leasehold_reaper_alive',
     labels: ['table'],
-    help: '1 while a process that is alive reaps the table, otherwise 0.',
+    help: '1 while a process that is alive reaps the table and succeeds, otherwise 0.',
   }),
   inFlightRows: sampledGauge({
     name: 'leasehold_in_flight_rows',

@@ -92,6 +92,12 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     kind: ({ table = '', error }) => (isDatabaseAway(error) ? '' : table),
   },
   tableSlow: { level: 'warn', message: 'the table lacks an index: every claim reads more rows than it must' },
+  reaperMissing: {
+    level: 'error',
+    message:
+      'no reaper is alive in any process for these tables, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`, or start a process with `reaper: true`',
+    kind: ({ tables }) => tables.join(' '),
+  },
   workerStarted: { level: 'info', message: 'the worker process has started' },
   workerStopped: {
     level: ({ clean }) => (clean ? 'info' : 'warn'),

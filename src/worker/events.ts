@@ -122,6 +122,8 @@ export interface EventMap {
     /** The statement that creates the index. */
     readonly remedy: string
   }
+  /** No process reaps these tables: nobody takes back the leases of workers that die. Repeated for as long as it lasts. */
+  reaperMissing: OfWorker & { readonly tables: readonly string[] }
   /** The workers of this process run. `roles`: their names. */
   workerStarted: OfWorker & { readonly roles: readonly string[] }
   /** The workers of this process have stopped. `clean`: every row was settled or released. */

@@ -17,10 +17,11 @@ import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
+import { createReaperWatch } from './reaper/missing-reaper.ts'
 import { createReaper, type Reaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
 import { ProcessCounters } from './registry/counters.ts'
-import { describeWorker, type Pause, type ServedTable } from './registry/registry.ts'
+import { describeWorker, type Pause, reaping, type ServedTable } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
@@ -41,6 +42,7 @@ const QUERY_TIMEOUT_MS = 10_000
 /** What closing takes at most, if the workers stopped early: no step waits for a database that does not answer. */
 const MAX_CLOSE_MS = 4_000
 const REGISTRATION_TIMEOUT_MS = 3_000
+const REAPER_WATCH_TIMEOUT_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 
 /** A declaration, and the real table for it. */
@@ -69,6 +71,10 @@ export class Runtime {
   readonly #counters: ProcessCounters
   /** Its subscriptions, which end with it: the events may be those of many runtimes. */
   readonly #offs: (() => void)[] = []
+  #onReaperRan: () => void = () => undefined
+  readonly #reaperHasRun = new Promise<void>((resolve) => {
+    this.#onReaperRan = resolve
+  })
   #stopWaking: () => void = () => undefined
   #heartbeat: HeartbeatLink | undefined
   #isRunning = false
@@ -77,6 +83,8 @@ export class Runtime {
   /** Of the tables of our own applications. The heartbeat tells it. */
   #bucketCount = 1
   #reaper: Reaper | undefined
+  /** The tables that the registry shows as reaped by this process. */
+  #reaps: readonly string[] = []
   readonly #leftToOthers = new Set<string>()
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
@@ -159,6 +167,11 @@ export class Runtime {
     for (const table of tables) this.#leftToOthers.add(table)
   }
 
+  /** Resolves once its reaper has run, and the registry shows what it reaps; but not later than after this time. */
+  async untilReaperHasRun(timeoutMs: number): Promise<void> {
+    await within(timeoutMs, this.#reaperHasRun)
+  }
+
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
     this.#offs.push(
@@ -196,6 +209,7 @@ export class Runtime {
     }
     this.#loops.push(this.#activityLoop(), this.#settingsLoop())
     for (const loop of this.#loops) loop.start()
+    if (this.#options.reaper === false) await this.#watchForReaper()
     this.#isRunning = true
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
@@ -252,7 +266,6 @@ export class Runtime {
         worker: describeWorker(roles, {
           id: this.id,
           declared: this.#declared(),
-          reaps: this.#reapedTables,
           serves: this.#servedTables(),
         }),
         listen: this.#options.listen ?? true,
@@ -283,10 +296,6 @@ export class Runtime {
     return Object.fromEntries(
       workers.map(({ name, role = name, table }) => [name, { table: tableName(table), role }]),
     )
-  }
-
-  get #reapedTables(): string[] {
-    return this.#options.reaper === false ? [] : [...this.tables]
   }
 
   get #presenceMs(): number {
@@ -401,10 +410,35 @@ export class Runtime {
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
       isLeftToOthers: (table) => this.#leftToOthers.has(table),
+      onRan: (tables) => void this.#reaperRan(tables),
       ...(eviction ? {} : { eviction: false }),
     })
     this.#offs.push(this.events.onInternal('settingsChanged', () => reaper.hasten()))
     return reaper
+  }
+
+  /** Others rely on the registry for whether a table is reaped, so it does not wait for the next presence. */
+  async #reaperRan(tables: readonly string[]): Promise<void> {
+    try {
+      if (tables.join() !== this.#reaps.join()) {
+        this.#reaps = tables
+        this.#tellActivity()
+        await this.#db.query(reaping(this.#schema, this.id, tables))
+      }
+    } catch (error) {
+      this.#trouble('telling the registry which tables are reaped', error)
+    }
+    this.#onReaperRan()
+  }
+
+  /** Resolves after the first check, unless it takes longer. */
+  async #watchForReaper(): Promise<void> {
+    const checked = new Promise<void>((resolve) => {
+      const watch = createReaperWatch({ ...this.#shared, tables: this.tables, onChecked: resolve })
+      this.#loops.push(watch)
+      watch.start()
+    })
+    await within(REAPER_WATCH_TIMEOUT_MS, checked)
   }
 
   /** The shortest that its workers have declared or were set to, whether they run in this process or not. */
@@ -435,7 +469,13 @@ export class Runtime {
 
   #tellActivity(): void {
     const { inFlight, paused } = this
-    this.#heartbeat?.post({ type: 'activity', inFlight, paused, counters: this.#counters.read() })
+    this.#heartbeat?.post({
+      type: 'activity',
+      inFlight,
+      paused,
+      reaps: this.#reaps,
+      counters: this.#counters.read(),
+    })
   }
 
   /** The registry shows what a process has done, how many rows it has in flight, and which of its workers do not claim. */

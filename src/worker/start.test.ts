@@ -5,6 +5,7 @@ import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
 import { migrate } from '../postgres/migrate.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { SILENT_LOG } from './context.ts'
 import { Events } from './events.ts'
 import { listWorkers } from './registry/registry.ts'
 import { startRuntime } from './process.ts'
@@ -157,4 +158,27 @@ it('a process refuses a schema that is not up to date, and starts on one that an
   await db.query({ text: `drop table ${schema}.migrations` })
   const runtime = await startRuntime(options)
   await runtime.stop()
+})
+
+it('D13, RULE-020-020: a process that does not reap says so where no other process reaps its table, and only there', async () => {
+  const said: unknown[] = []
+  const log = { ...SILENT_LOG, error: (fields: object, message: string) => said.push([fields, message]) }
+  const options = {
+    databaseUrl: url,
+    workers: [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle }],
+  }
+  const alone = await startRuntime({ ...options, reaper: false, log, id: 'alone' })
+  await alone.stop()
+  expect(said).toEqual([
+    [
+      expect.objectContaining({ worker: 'alone', tables: ['public.jobs'] }),
+      expect.stringContaining('no reaper is alive in any process'),
+    ],
+  ])
+  said.length = 0
+  const reaper = await startRuntime({ ...options, log: false, id: 'reaps' })
+  const served = await startRuntime({ ...options, reaper: false, log, id: 'served' })
+  await served.stop()
+  await reaper.stop()
+  expect(said).toEqual([])
 })

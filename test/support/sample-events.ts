@@ -23,6 +23,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     maintenanceRan: { ...of, done: { published: 1 }, dead: 0, durationMs: 1 },
     reaperRan: { worker, reaped: 1, durationMs: 1 },
     reaperFailed: { worker, table: of.table, error },
+    reaperMissing: { worker, tables: [of.table] },
     workerStarted: { worker, roles: ['emails'] },
     workerStopped: { worker, clean: true },
     workerDied: { worker, died: 'w2', host: 'h2', pid: 42, lastSeenAt: new Date(0) },

@@ -23,6 +23,7 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   let activity: Omit<Extract<ToHeartbeat, { type: 'activity' }>, 'type'> = {
     inFlight: 0,
     paused: [],
+    reaps: [],
     counters: NO_COUNTERS,
   }
   /** The registry may know of this process. */
@@ -31,8 +32,8 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
 
   function sayPresent(backendPid: number | undefined): Statement {
     isRegistered = true
-    const { inFlight, paused, counters } = activity
-    return presence(schema, worker, inFlight, backendPid, paused, counters)
+    const { inFlight, paused, reaps, counters } = activity
+    return presence(schema, { ...worker, reaps }, inFlight, backendPid, paused, counters)
   }
 
   /** The session that listens is also the one by which others see that this process is alive. */

@@ -64,6 +64,8 @@ export type ToHeartbeat =
       readonly type: 'activity'
       readonly inFlight: number
       readonly paused: readonly Pause[]
+      /** The tables that it reaps, as `schema.table`. */
+      readonly reaps: readonly string[]
       readonly counters: Counters
     }
   /** The process claims nothing more: the registry is to show that it has no role but the reaper's. */

@@ -28,6 +28,11 @@ export interface ReaperOptions {
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   /** How long entries of the audit are retained; null: for ever. Default 365 days. */
   readonly auditRetentionMs?: number | null | undefined
+  /**
+   * Called after each run over tables, with those that this reaper takes care of: one of the last two runs over the table
+   * has succeeded. One failure may be an accident; who has never succeeded takes care of nothing (D13).
+   */
+  readonly onRan?: (tables: readonly string[]) => void
   readonly clock?: Clock
 }
 
@@ -38,6 +43,8 @@ export interface ReaperOptions {
 const DEFAULT_EVICTION = { checkMs: 1_500, graceMs: 2_000 }
 const DEFAULT_BATCH = 500
 const FORGET_EVERY_MS = 3_600_000
+/** After so many failures in a row nobody may rely on the reaper of a table. */
+const MAX_FAILURES = 2
 /** Without tables a reaper only shows that it is alive. */
 const PAUSE_WITHOUT_TABLES_MS = 10_000
 const AUDIT_RETENTION_MS = 365 * 86_400_000
@@ -86,6 +93,15 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
   let forgotAt = -Infinity
   /** When each table was last reaped. */
   const reapedAt = new Map<LeaseStore, number>()
+  /** How many of the last runs over a table have failed. Before the first one, as many as may not. */
+  const failures = new Map(stores.map((store) => [store, MAX_FAILURES]))
+  const reapedTables = (): string[] => {
+    const { isLeftToOthers = () => false } = options
+    const failing = stores.filter((store) => (failures.get(store) ?? 0) >= MAX_FAILURES)
+    const failingTables = new Set(failing.map(({ table }) => tableName(table)))
+    const all = new Set(stores.map(({ table }) => tableName(table)))
+    return [...all].filter((table) => !failingTables.has(table) && !isLeftToOthers(table))
+  }
   const dueInMs = (store: LeaseStore): number =>
     (reapedAt.get(store) ?? -Infinity) + settings(store).reaperIntervalMs - clock.monotonicNow()
   async function forgetNowAndThen(): Promise<void> {
@@ -102,7 +118,11 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
       const due = stores.filter((store) => dueInMs(store) <= 0)
       const counts = await Promise.all(due.map(async (store) => reapTable(options, store, undefined, stop)))
       // From end to start: reaping must not take all of the time, however long it takes.
-      for (const store of due) reapedAt.set(store, clock.monotonicNow())
+      due.forEach((store, i) => {
+        reapedAt.set(store, clock.monotonicNow())
+        failures.set(store, counts[i] === undefined ? (failures.get(store) ?? 0) + 1 : 0)
+      })
+      options.onRan?.(reapedTables())
       const reached = counts.filter((count) => count !== undefined)
       // A run in which no table could be reached does not count; `reaperFailed` was emitted for each.
       if (reached.length > 0 || stores.length === 0) {

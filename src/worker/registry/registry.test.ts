@@ -290,7 +290,7 @@ describe('RULE-020-020: tables without a reaper', () => {
   const tables = ['leasehold.outbox', 'leasehold.webhook_outbox']
 
   it('without any process no table has a reaper', async () => {
-    expect(await unreapedTables(db, 'leasehold', tables, 60_000)).toEqual(tables)
+    expect(await unreapedTables(db, 'leasehold', tables)).toEqual(tables)
   })
 
   it.each([
@@ -304,7 +304,7 @@ describe('RULE-020-020: tables without a reaper', () => {
     const worker = describeWorker(['reaper'], { reaps })
     await appear(worker)
     await change(set, worker.id)
-    expect(await unreapedTables(db, 'leasehold', tables, 60_000)).toEqual(unreaped)
+    expect(await unreapedTables(db, 'leasehold', tables)).toEqual(unreaped)
   })
 })
 
@@ -330,7 +330,7 @@ it('every statement works in a schema with an unusual name', async () => {
   })
   const worker = describeWorker(['reaper'], { reaps: ['a.b'] })
   await db.query(presence(schema, worker, 0, undefined))
-  expect(await unreapedTables(db, schema, ['a.b'], 60_000)).toEqual([])
+  expect(await unreapedTables(db, schema, ['a.b'])).toEqual([])
   await db.query(stopped(schema, worker.id))
   expect(await listWorkers(db, schema)).toMatchObject([{ state: 'stopped' }])
   expect(await forgetWorkers(db, schema)).toBe(0)

@@ -19,7 +19,7 @@ export interface WorkerInfo {
   readonly roles: readonly string[]
   /** The settings that its workers were started with, and their groups if they are fixed, by the name of the worker. */
   readonly declared?: Readonly<Record<string, object>>
-  /** The tables whose expired leases it takes back, as `schema.table`. */
+  /** The tables whose expired leases it takes back, as `schema.table`: those where it has lately succeeded. */
   readonly reaps: readonly string[]
   /** What each of its workers processes, by the name of the worker. */
   readonly serves?: Readonly<Record<string, ServedTable>>
@@ -144,22 +144,24 @@ limit ${MAX_WORKERS_OF_TABLE}`,
   return rows
 }
 
-/** Those of the tables (`schema.table`) that no reaper takes care of which was heard of within this time (RULE-020-020). */
+/**
+ * Those of the tables (`schema.table`) that no reaper takes care of: no process that is alive has reaped the table
+ * successfully (RULE-020-020, D13).
+ */
 export async function unreapedTables(
   db: Queryable,
   schema: string,
   tables: readonly string[],
-  withinMs: number,
 ): Promise<string[]> {
   const { rows } = await db.query<{ name: string }>({
     text: `
-select name from unnest($2::text[]) as name
+select name from unnest($1::text[]) as name
 where not exists (
   select from ${quoteQualified(schema, 'workers')}
   where stopped_at is null and died_at is null and name = any (reaps)
-    and last_seen_at > now() - $1::float8 * interval '1 millisecond'
+    and last_seen_at > now() - interval '${MISSING_AFTER}'
 )`,
-    values: [withinMs, tables],
+    values: [tables],
   })
   return rows.map(({ name }) => name)
 }
@@ -278,6 +280,14 @@ returning coalesce((select had_died from before), false) as had_died, (
       JSON.stringify(worker.serves ?? {}),
       JSON.stringify(counters),
     ],
+  }
+}
+
+/** The tables that a process reaps have changed. Its next presence would say so as well, seconds later. */
+export function reaping(schema: string, id: string, tables: readonly string[]): Statement {
+  return {
+    text: `update ${quoteQualified(schema, 'workers')} set reaps = $2::text[] where id = $1`,
+    values: [id, tables],
   }
 }
 
