@@ -216,7 +216,7 @@ begin
       if previous <> new.bucket then
         -- Writers of a key wait for each other, so that each of them sees what the one before it has written. The lock is
         -- that of enqueue with serialize.
-        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.outbox:' || new.ordering_key, 0));
+        perform pg_advisory_xact_lock(1279806532, hashtext(tg_table_schema || '.outbox:' || new.ordering_key));
         -- The next event of a key follows those that are unfinished.
         if exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
           or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')

@@ -199,7 +199,7 @@ begin
       previous := bucket_of(new.ordering_key, previous_bucket_count());
       if previous <> new.bucket then
         -- One lock for all endpoints: an event may be sent to thousands of them.
-        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.webhook_outbox:' || new.ordering_key, 0));
+        perform pg_advisory_xact_lock(1279806532, hashtext(tg_table_schema || '.webhook_outbox:' || new.ordering_key));
         -- The next delivery of a key follows those that are unfinished.
         if exists (select from webhook_outbox as d where d.bucket = previous and d.endpoint_id = new.endpoint_id
           and d.ordering_key = new.ordering_key and d.delivery_status = 'pending')

@@ -39,6 +39,8 @@ export interface Thresholds {
   readonly standbyTransactions: number
   /** How much of the log an inactive replication slot keeps. */
   readonly slotBytes: number
+  /** How long a transaction has waited for the lock of an ordering key. */
+  readonly keyLockMs: number
   /** The difference between the clocks. */
   readonly clockMs: number
   /** Dead events, failed deliveries or failed jobs; fewer are a remark. */
@@ -59,6 +61,7 @@ export const THRESHOLDS: Thresholds = {
   oldTransactionMs: 600_000,
   standbyTransactions: 1_000_000,
   slotBytes: 1_073_741_824,
+  keyLockMs: 10_000,
   clockMs: 1_000,
   deadLetters: 100,
   deadRows: 10_000,

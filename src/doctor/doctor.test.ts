@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { Client } from 'pg'
 import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
-import { openSession, useDatabase } from '../../test/support/database.ts'
+import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
 import { argumentsOf, useExaminedServer } from '../../test/support/examined-server.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { startServer } from '../../test/support/server.ts'
@@ -166,6 +166,34 @@ describe('the server', () => {
         text: expect.stringMatching(/^(?:89|9\d) of 97 connections of the server are open/),
       },
     ])
+  })
+})
+
+describe('locks of ordering keys', () => {
+  it('a session that keeps producers of an ordering key waiting is found, and the printed repair ends it', async () => {
+    const [holder, waiter] = [await openSession(server.adminUrl()), await openSession(server.adminUrl())]
+    holder.on('error', () => undefined)
+    const event = { type: 'order.paid', payload: {}, orderingKey: 'k' }
+    await Promise.all([holder.query('begin'), waiter.query('begin')])
+    await enqueue(holder, event, { serialize: true })
+    const waiting = enqueue(waiter, event, { serialize: true })
+    await blocked(server.db(), await backendOf(waiter))
+    const pid = await backendOf(holder)
+    expect(
+      ofCheck(await server.examine({ thresholds: { keyLockMs: 3_600_000 } }), 'server-key-locks'),
+    ).toEqual([])
+    const [found] = ofCheck(await server.examine({ thresholds: { keyLockMs: 0 } }), 'server-key-locks')
+    expect(found).toMatchObject({
+      severity: 'warning',
+      text: expect.stringMatching(
+        new RegExp(
+          `^The session with pid ${pid} \\(role postgres.+\\) holds the lock of an ordering key, for which 1 transaction`,
+        ),
+      ),
+    })
+    await server.asAdmin(...(found?.repair ?? []))
+    await waiting
+    await waiter.query('commit')
   })
 })
 

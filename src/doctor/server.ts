@@ -1,5 +1,6 @@
 /** The server: its version, its settings, its clock, the way to it, and what it has room for. */
 import { counted } from '../figures.ts'
+import { ORDERING_KEY_LOCKS } from '../outbox/enqueue/sql.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { routeOf } from '../postgres/pooler.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -277,6 +278,42 @@ async function notificationProblems({ read }: Examination): Promise<Problem[]> {
   ]
 }
 
+interface KeyLockRow {
+  readonly pid: number
+  readonly role: string | null
+  readonly application: string | null
+  readonly state: string | null
+  readonly waiting: number
+  readonly forMs: number
+}
+
+/** An advisory lock belongs to nobody: whoever may connect can take it, and keep producers of the key waiting. */
+async function keyLockProblems({ read, thresholds }: Examination): Promise<Problem[]> {
+  const { rows } = await read(async (tx) =>
+    tx.query<KeyLockRow>({
+      text: `select held.pid, usename as role, nullif(application_name, '') as application, state, count(*)::int as waiting,
+  extract(epoch from clock_timestamp() - min(wanted.waitstart))::float8 * 1000 as "forMs"
+from pg_locks as held
+join pg_locks as wanted using (locktype, database, classid, objid, objsubid)
+left join pg_stat_activity as session on session.pid = held.pid
+where locktype = 'advisory' and classid::bigint = $1 and objsubid = 2
+  and database = (select oid from pg_database where datname = current_database())
+  and held.granted and not wanted.granted
+group by 1, 2, 3, 4
+having clock_timestamp() - min(wanted.waitstart) >= $2::float8 * interval '1 millisecond'
+order by "forMs" desc limit 20`,
+      values: [ORDERING_KEY_LOCKS, thresholds.keyLockMs],
+    }),
+  )
+  return rows.map(({ pid, role, application, state, waiting, forMs }) => ({
+    severity: 'warning',
+    text: `The session with pid ${pid} (role ${role ?? 'unknown'}, ${application ?? 'no application name'}, ${state ?? 'unknown state'}) holds the lock of an ordering key, for which ${counted(waiting, 'transaction waits', 'transactions wait')}, the first for ${seconds(forMs)}.`,
+    remedy:
+      'Let the application end its transaction, or release the lock. If nobody can, terminate the session; what it did not commit is rolled back.',
+    repair: [`select pg_terminate_backend(${pid})`],
+  }))
+}
+
 async function superuserProblems({ read, embedded }: Examination): Promise<Problem[]> {
   if (embedded) throw new NotApplicable('the embedded server has one account')
   const { rows } = await read(async (tx) =>
@@ -336,5 +373,6 @@ export const SERVER_CHECKS: readonly Check[] = [
     needs: 'server',
     run: notificationProblems,
   },
+  { id: 'server-key-locks', title: 'locks of ordering keys', needs: 'server', run: keyLockProblems },
   { id: 'server-superuser', title: 'login as a superuser', needs: 'server', run: superuserProblems },
 ]

@@ -9,6 +9,7 @@ import { newEventIds } from '../../messages/event-ids.ts'
 import type { NewEvent } from '../event.ts'
 import { type OutboxRow, outboxTable } from '../table.ts'
 import { enqueue, type Enqueued } from './enqueue.ts'
+import { ORDERING_KEY_LOCKS } from './sql.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -234,6 +235,28 @@ describe('serialize', () => {
       await first.query('commit')
     })
     expect(await rows()).toHaveLength(5)
+  })
+
+  it('the lock of an application that happens to have the number of a key does not delay it', async () => {
+    await twoClients(async (first, second) => {
+      await first.query("select pg_advisory_xact_lock(hashtextextended('leasehold.outbox:k', 0))")
+      await second.query("set local lock_timeout to '1s'")
+      await enqueue(second, event('first', 'k'), { serialize: true })
+      const { rows: locks } = await second.query(
+        `select classid::bigint::int as class from pg_locks where locktype = 'advisory' and objsubid = 2 and pid = pg_backend_pid()`,
+      )
+      expect(locks).toEqual([{ class: ORDERING_KEY_LOCKS }])
+      await second.query('commit')
+    })
+  })
+
+  it('a writer that sees the number of buckets raised takes the same lock, by the same number', async () => {
+    const { rows: functions } = await db.query<{ source: string }>({
+      text: "select prosrc as source from pg_proc where prosrc ~ 'advisory_xact_lock' and proname ~ '^place_'",
+    })
+    expect(functions).toHaveLength(2)
+    for (const { source } of functions)
+      expect(source).toContain(`pg_advisory_xact_lock(${ORDERING_KEY_LOCKS}, hashtext(`)
   })
 
   it('is refused outside a transaction', async () => {
