@@ -9,7 +9,7 @@ import { inspectTable, type TableShape } from './inspect.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
 import {
-  claimableNow,
+  claimableOrExpired,
   inBucket,
   noneInFlight,
   orderBy,
@@ -238,7 +238,7 @@ from (
 function inOrder(t: TableSql, $: Parameters, at: string, which: string): string {
   return `select ${at} as at, ${rowIdSql(t)} as row_id
   from ${t.target}
-  where ${and([inBucket(t, $), ...withoutKey(t), ...claimableNow(t), which], '    ')}
+  where ${and([inBucket(t, $), ...withoutKey(t), ...claimableOrExpired(t), which], '    ')}
   order by ${orderBy(t)}
   limit ${$('scanned', 'int')}`
 }
@@ -263,7 +263,7 @@ function inGroups(t: TableSql, $: Parameters, at: string, which: string): string
   cross join lateral (
     select ${at} as at, ${rowIdSql(t)} as row_id
     from ${t.target} as t
-    where ${and([...waiting, `t.${group} = groups.${group}`, ...claimableNow(t).slice(1)], '      ')}
+    where ${and([...waiting, `t.${group} = groups.${group}`, ...claimableOrExpired(t).slice(1)], '      ')}
     order by ${orderBy(t)}
     limit ${$('scanned', 'int')}
   ) as row`
@@ -271,7 +271,7 @@ function inGroups(t: TableSql, $: Parameters, at: string, which: string): string
 
 /** The heads of ordering keys that could be claimed: what is queued after a head has to wait, whatever its own moment. */
 function heads(t: TableSql, $: Parameters, at: string): string {
-  return `${headWalk(t, $, `${at} as at,\n      ${and(claimableNow(t), '        ')} as ready`)}
+  return `${headWalk(t, $, `${at} as at,\n      ${and(claimableOrExpired(t), '        ')} as ready`)}
   select at, ${rowIdSql(t)} as row_id from walk where ready and ${noneInFlight(t, $, 'walk')}`
 }
 

@@ -15,7 +15,6 @@ import {
   isOrderedByDue,
   millisecondsUntil,
   notExcluded,
-  notHeld,
   orderBy,
   rowIdSql,
   scanned,
@@ -37,7 +36,6 @@ export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement
   const within = withinBytes(t, $)
   const settling = settleAs !== undefined && {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
-    notSettled: notHeld(t),
     facts: settledFact(t),
   }
   return statement(
@@ -47,7 +45,7 @@ export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement
     `
 with
 ${settling ? settling.settled : ''}
-${scan(t, $, limit, settling ? settling.notSettled : '')},
+${scan(t, $, limit)},
 taken as materialized (
   select *
   from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
@@ -81,23 +79,22 @@ export function findInOrder(t: TableSql): LeaseStatement {
     'find in order',
     $,
     `
-with ${scan(t, $, $('limit', 'int'), '')}
+with ${scan(t, $, $('limit', 'int'))}
 select ${rowIdSql(t)} as id, suspect from next
 ${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)}, suspect from suspect`}`,
   )
 }
 
 /** The CTEs `next` and, where the table counts expiries, `suspect`: the rows that are found, each locked. */
-function scan(t: TableSql, $: Parameters, limit: string, condition: string): string {
+function scan(t: TableSql, $: Parameters, limit: string): string {
   const conditions = [inBucket(t, $), ...withoutKey(t), ...claimableNow(t)]
-  const last = [notExcluded(t, $), condition]
   const columns = list(t.order.map(({ name }) => name))
   const values = (): string => list(t.order.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
   const cursor = t.lowestCursor === undefined ? '' : `(${columns}) >= (${values()})`
   const found = (which: readonly string[], most: string, isSuspect: boolean): string => `
   select ${scanned(t)}, ${isSuspect} as suspect
   from ${t.target}
-  where ${and([...conditions, ...which, ...last], '    ')}
+  where ${and([...conditions, ...which, notExcluded(t, $)], '    ')}
   order by ${orderBy(t)}
   limit ${subselect(most)}
   for update skip locked

@@ -13,6 +13,7 @@ import {
 } from './data-errors.ts'
 import { tokenAsText } from '../stringifiable.ts'
 import { type Lease, trustedUntil } from './lease.ts'
+import type { Reaped } from './store.ts'
 import type { StatementRunner, Values } from './runner.ts'
 import type { LeaseStatement } from './statement.ts'
 import type { ClaimStatements, Way } from './statements.ts'
@@ -54,6 +55,8 @@ export interface ClaimRequest {
   readonly continueOnly?: boolean | undefined
   /** Claim these rows and no others. */
   readonly ids?: readonly string[] | undefined
+  /** Whether to take expired leases back first, in a table that lets claims take them (D5). Default true. */
+  readonly takeExpired?: boolean | undefined
 }
 
 export interface Group {
@@ -85,6 +88,8 @@ export interface Claim<Row> {
   readonly found?: number
   /** By key: the next rows of keys that were settled or freed, and for which there was no room. The next claim is given them. */
   readonly freed?: readonly string[]
+  /** The expired leases that were taken back first; their rows need not be among the claimed ones. */
+  readonly reaped?: readonly Reaped[]
   /** For how long the rows were leased. */
   readonly leaseMs: number
   /** On the local monotonic clock (D8). */

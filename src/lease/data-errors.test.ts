@@ -81,7 +81,7 @@ describe.each([
     expect(ids(await claim(subject))).toEqual(ALL)
     await change("until = now() - interval '1 second'", 'owner is not null')
     expect(ids(await claim(subject))).toEqual(BUT_5)
-    expect(reports).toMatchObject([{ verb: 'claim', id: '5', error: { code }, retryInMs: 1_000 }])
+    expect(reports).toMatchObject([{ verb: 'reap', id: '5', error: { code }, retryInMs: 1_000 }])
     for (const [ms, count] of [
       [999, 1],
       [1, 2],

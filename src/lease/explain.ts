@@ -18,7 +18,7 @@ import { StatementRunner } from './runner.ts'
 import { and, type Parameters, parameters, statement } from './statement.ts'
 import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES, tableName } from './table.ts'
 import {
-  claimableNow,
+  claimableOrExpired,
   inBucket,
   orderingOf,
   rowIdSql,
@@ -227,7 +227,7 @@ async function readRows(
     bucket: t.bucket === undefined ? 'null' : t.bucket.name,
     now: 'now()',
     isClaimable: `(${table.claimable}) is true`,
-    isClaimableNow: `(${claimableNow(t)
+    isClaimableNow: `(${claimableOrExpired(t)
       .filter((condition) => condition !== '')
       .join(' and ')}) is true`,
     isUnfinished: `(${table.ordering?.unfinished ?? 'false'}) is true`,
@@ -330,7 +330,7 @@ export function reasonsInRow(
   const state = stateOf(row, before)
   if (state === 'finished') return [ending(table, row, description)]
   if (state === 'leased') return [leased(row, notes)]
-  if (state === 'expired') return [expired(table, row, notes)]
+  if (state === 'expired') return [expired(row, notes)]
   const reasons = notDue(table, row, description)
   return before === undefined ? reasons : [...reasons, waitsFor(row, before, description)]
 }
@@ -370,12 +370,10 @@ function leased(row: RowFacts, { owner: note = '' }: LeaseNotes): Reason {
   return reason('leased', `${parts.filter((part) => part !== '').join('; ')}.`, { since, until, by: owner })
 }
 
-function expired(table: LeaseTable, row: RowFacts, { owner = '', reaper = '' }: LeaseNotes): Reason {
+function expired(row: RowFacts, { owner = '', reaper = '' }: LeaseNotes): Reason {
   const { now, until, token } = row
   const over = until === null ? '' : ` at ${at(until, now)}`
-  const next = row.isClaimableNow
-    ? 'the next claim takes it'
-    : `it waits for the reaper${table.onExpiry === 'claimable' ? ', because an earlier lease of it expired too, or its attempts are used up' : ''}`
+  const next = row.isClaimableNow ? 'the next claim takes it' : 'it waits for the reaper'
   const parts = [
     `The lease of the worker process ${row.owner}${token === null ? '' : ` with token ${token}`} expired${over}, and ${next}`,
     owner,

@@ -22,6 +22,7 @@ import { StatementRunner, type Values } from './runner.ts'
 import type { LeaseStatement } from './statement.ts'
 import { SUCCESS, type Way } from './statements.ts'
 import { type LeaseTable, tableName } from './table.ts'
+import { MAX_BATCH } from './table-sql.ts'
 
 export type { Claim, Claimed, ClaimRequest, Cursor, Group } from './claims.ts'
 
@@ -56,7 +57,7 @@ export interface Ended {
 export interface ReapRequest {
   readonly limit?: number
   readonly ownedBy?: string
-  readonly ids?: readonly string[]
+  readonly ids?: readonly string[] | undefined
   /** Not these. */
   readonly except?: readonly string[]
   /** What happened, for the error of the row. Default: the text of the table's declaration. */
@@ -240,7 +241,15 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 
     async claim(request) {
       claims.check(request)
-      return claims.claim(request)
+      const { ids, takeExpired = true } = request
+      if (!takeExpired || table.onExpiry === 'reap') return claims.claim(request)
+      // What an expiry costs a row is the business of one statement, whoever sends it (D4, D5, D10).
+      const expired = await reapIn(bucket === 'all' ? (request.bucket ?? 0) : bucket, {
+        ids,
+        limit: MAX_BATCH,
+      })
+      const claim = await claims.claim(request)
+      return expired.length === 0 ? claim : { ...claim, reaped: expired }
     },
 
     async settleAndClaim({ leases, args }, request) {

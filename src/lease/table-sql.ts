@@ -220,22 +220,16 @@ where ${and(where, '  ')}`
 }
 
 /**
- * Not leased, or under a lease that expired for the first time in a table that lets claims take those. Later expiries
- * wait for the reaper, which applies the backoff (D10). `coalesce` hides the condition from the planner, which takes a
- * plain `is null` for one row in 200 where there are no statistics, and gives up the order of the index.
+ * Not leased. An expired lease is taken back first, by a statement of its own. `coalesce` hides the condition from the
+ * planner, which takes a plain `is null` for one row in 200 where there are no statistics, and gives up the order of the
+ * index.
  */
 export function notLeased(t: TableSql): string {
-  const { table, owner, until, expiries, exhausted } = t
+  const { table, owner, until } = t
   const free = canRest(table)
     ? `(${owner} is null and ${until} <= now()) or ${until} is null`
     : `${owner} is null or ${until} is null`
-  if (table.onExpiry === 'reap') return `coalesce(${free}, true)`
-  const expired = [
-    `${until} <= now()`,
-    ...(expiries === undefined ? [] : [`${expiries} = 0`]),
-    ...(exhausted === undefined ? [] : [`coalesce(${exhausted}, false) is false`]),
-  ]
-  return `coalesce(${free} or (${expired.join(' and ')}), true)`
+  return `coalesce(${free}, true)`
 }
 
 /** What is true of a row that can be claimed at this moment. */
@@ -248,6 +242,14 @@ export function claimableNow(t: TableSql): string[] {
   ]
 }
 
+/** The same, and what can be claimed as soon as its expired lease is taken back, which a claim does itself. */
+export function claimableOrExpired(t: TableSql): string[] {
+  const [claimable = '', due = '', free = ''] = claimableNow(t)
+  if (t.table.onExpiry === 'reap') return [claimable, due, free]
+  const expired = `${t.until} <= now() and (${t.exhausted ?? 'false'}) is not true`
+  return [claimable, due, `(${free} or (${expired}) is true)`]
+}
+
 /** Rows that a data error stopped are left alone for a while; see `data-errors.ts`. */
 export function notExcluded(t: TableSql, $: Parameters): string {
   const [only] = t.idColumns
@@ -257,16 +259,6 @@ export function notExcluded(t: TableSql, $: Parameters): string {
   }
   const arrays = list(t.idColumns.map((k, i) => `(select ${$(`excluded${i + 1}`, `${k.type}[]`)})`))
   return `((${idNames(t)}) in (select * from unnest(${arrays}))) is not true`
-}
-
-/**
- * What is settled by the same statement is not claimed by it, even if its lease has expired. Where an expired lease
- * waits for the reaper, a leased row is not claimable anyway.
- */
-export function notHeld(t: TableSql): string {
-  return t.table.onExpiry === 'reap'
-    ? ''
-    : `((${idNames(t)}) in (select ${idNames(t)} from held)) is not true`
 }
 
 /** The arrays of row ids that a statement is given, one for each id column. */
@@ -335,18 +327,11 @@ export function millisecondsUntil(moment: string, from: string, where: readonly 
 export function claimTaken(t: TableSql, $: Parameters): string {
   const { table, owner, until, token } = t
   const worker = $('owner', 'text')
-  const expired = `case when t.${owner} is null then 0 else 1 end`
   const set = [
     `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
     ...(token === undefined
       ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
       : [`${owner} = ${worker}`, `${token} = coalesce(t.${token}, 0) + 1`]),
-    // A lease that expired and was not reaped is a failed attempt (D4).
-    ...(table.onExpiry === 'reap'
-      ? []
-      : [table.attempts?.column, table.attempts?.expiries].flatMap((counter) =>
-          counter === undefined ? [] : [`${quote(counter)} = coalesce(t.${quote(counter)}, 0) + ${expired}`],
-        )),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
   const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []

@@ -90,9 +90,6 @@ export function webhookTable({
     groups: 'endpoint_id',
     bytes: 'octet_length(body) + pg_column_size(headers)',
     writes: {
-      claim: {
-        history: `case when lease_owner is null then history else ${appendToHistory({ error_code: EXPIRED.code, error: EXPIRED.error })} end`,
-      },
       release: { next_attempt_at: "greatest(next_attempt_at, now() + $delay_ms * interval '1 millisecond')" },
     },
     outcomes: {

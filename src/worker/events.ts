@@ -91,7 +91,7 @@ export interface EventMap {
   }
   /** One reason for a pause has ended. `stillPausedFor`: those that have not, where there are any. */
   resumed: OfTable & { readonly reason: PauseReason; readonly stillPausedFor?: readonly PauseReason[] }
-  /** The reaper took back a row whose lease had expired, or whose worker process was dead. */
+  /** A row was taken back whose lease had expired, or whose worker process was dead: by a reaper, or by any worker process. */
   reaped: OfTable & {
     readonly id: string
     readonly token: bigint

@@ -18,7 +18,7 @@ import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.
 import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaperWatch } from './reaper/missing-reaper.ts'
-import { createReaper, type Reaper } from './reaper/reaper.ts'
+import { createExpiryLoop, createReaper, type Reaper, type ReaperOptions } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
 import { ProcessCounters } from './registry/counters.ts'
 import { describeWorker, type Pause, reaping, type ServedTable } from './registry/registry.ts'
@@ -206,7 +206,7 @@ export class Runtime {
     if (this.#options.reaper !== false) {
       this.#reaper = this.#createReaper()
       this.#loops.push(this.#reaper, ...this.#maintenance())
-    }
+    } else this.#loops.push(createExpiryLoop(this.#reaping))
     this.#loops.push(this.#activityLoop(), this.#settingsLoop())
     for (const loop of this.#loops) loop.start()
     if (this.#options.reaper === false) await this.#watchForReaper()
@@ -401,15 +401,21 @@ export class Runtime {
     return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
   }
 
-  #createReaper(): Reaper {
-    const { eviction = true } = this.#options
-    const reaper = createReaper({
+  get #reaping(): ReaperOptions {
+    return {
       ...this.#shared,
       stores: this.#stores,
       auditRetentionMs: this.#options.auditRetentionMs,
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
       isLeftToOthers: (table) => this.#leftToOthers.has(table),
+    }
+  }
+
+  #createReaper(): Reaper {
+    const { eviction = true } = this.#options
+    const reaper = createReaper({
+      ...this.#reaping,
       onRan: (tables) => void this.#reaperRan(tables),
       ...(eviction ? {} : { eviction: false }),
     })

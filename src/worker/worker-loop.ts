@@ -424,7 +424,8 @@ export class WorkerLoop<Row extends object> {
     const { leaseMs } = this.#options.settings()
     const bytes = Number.isFinite(turn.bytes) ? turn.bytes : undefined
     const suspects = hasSuspectSlot ? 1 : 0
-    const request = { limit, leaseMs, groups: groups?.groups, bytes, suspects } as const
+    // The process takes expired leases back by itself, and reports them.
+    const request = { limit, leaseMs, groups: groups?.groups, bytes, suspects, takeExpired: false } as const
     if (batch === undefined) return this.#cursor.claim(request)
     const { way, bucket } = batch
     const settlement = settlementOf(batch)

@@ -1,4 +1,4 @@
--- $1 limit, $2 bytes, $3 bucket, $4 excluded1, $5 cursor1, $6 cursor2, $7 suspects, $8 owner, $9 leaseMs
+-- $1 limit, $2 bytes, $3 bucket, $4 cursor1, $5 cursor2, $6 excluded1, $7 suspects, $8 owner, $9 leaseMs
 /* leasehold:claim in order outbox */
 with
 next as materialized (
@@ -6,8 +6,8 @@ next as materialized (
   from leasehold.outbox
   where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-    and (available_at, id) >= ((select $5::timestamp with time zone), (select $6::bigint))
-    and id <> all ((select $4::bigint[])::bigint[])
+    and (available_at, id) >= ((select $4::timestamp with time zone), (select $5::bigint))
+    and id <> all ((select $6::bigint[])::bigint[])
   order by available_at, id
   limit (select $1::int)
   for update skip locked
@@ -17,7 +17,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   from leasehold.outbox
   where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and id <> all ((select $4::bigint[])::bigint[])
+    and id <> all ((select $6::bigint[])::bigint[])
   order by available_at, id
   limit (select $7::int)
   for update skip locked

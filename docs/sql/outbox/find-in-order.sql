@@ -1,12 +1,12 @@
--- $1 limit, $2 bucket, $3 excluded1, $4 cursor1, $5 cursor2, $6 suspects
+-- $1 limit, $2 bucket, $3 cursor1, $4 cursor2, $5 excluded1, $6 suspects
 /* leasehold:find in order outbox */
 with next as materialized (
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, false as suspect
   from leasehold.outbox
   where bucket = $2::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-    and (available_at, id) >= ((select $4::timestamp with time zone), (select $5::bigint))
-    and id <> all ((select $3::bigint[])::bigint[])
+    and (available_at, id) >= ((select $3::timestamp with time zone), (select $4::bigint))
+    and id <> all ((select $5::bigint[])::bigint[])
   order by available_at, id
   limit (select $1::int)
   for update skip locked
@@ -16,7 +16,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   from leasehold.outbox
   where bucket = $2::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and id <> all ((select $3::bigint[])::bigint[])
+    and id <> all ((select $5::bigint[])::bigint[])
   order by available_at, id
   limit (select $6::int)
   for update skip locked

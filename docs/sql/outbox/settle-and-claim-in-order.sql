@@ -1,4 +1,4 @@
--- $1 bytes, $2 id1, $3 tokens, $4 owner, $5 bucket, $6 limit, $7 excluded1, $8 cursor1, $9 cursor2, $10 suspects, $11 leaseMs
+-- $1 bytes, $2 id1, $3 tokens, $4 owner, $5 bucket, $6 limit, $7 cursor1, $8 cursor2, $9 excluded1, $10 suspects, $11 leaseMs
 /* leasehold:settle and claim in order outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
@@ -27,8 +27,8 @@ next as materialized (
   from leasehold.outbox
   where bucket = $5::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-    and (available_at, id) >= ((select $8::timestamp with time zone), (select $9::bigint))
-    and id <> all ((select $7::bigint[])::bigint[])
+    and (available_at, id) >= ((select $7::timestamp with time zone), (select $8::bigint))
+    and id <> all ((select $9::bigint[])::bigint[])
   order by available_at, id
   limit (select rows from room)
   for update skip locked
@@ -38,7 +38,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   from leasehold.outbox
   where bucket = $5::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and id <> all ((select $7::bigint[])::bigint[])
+    and id <> all ((select $9::bigint[])::bigint[])
   order by available_at, id
   limit (select $10::int)
   for update skip locked

@@ -11,8 +11,7 @@ next as materialized (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and ((matrix_id, chunk_hash) in (select * from unnest((select $5::text[]), (select $6::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $1::int)
     for update skip locked
@@ -24,8 +23,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and ((matrix_id, chunk_hash) in (select * from unnest((select $5::text[]), (select $6::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit 1
     for update skip locked
@@ -54,15 +52,13 @@ taken as materialized (
     and t.chunk_hash = any (array(select chunk_hash from chosen))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from chosen)) is true
     and ((completed_at is null and failed_at is null and needed) and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+      and coalesce(locked_by is null or locked_until is null, true)) is true
   for update skip locked
 ),
 claimed as (
   update leasehold.sync_checkpoints as t
   set locked_until = now() + $8::float8 * interval '1 millisecond', locked_by = $7::text,
-    lock_token = coalesce(t.lock_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+    lock_token = coalesce(t.lock_token, 0) + 1
   where t.matrix_id = any (array(select matrix_id from taken))
     and t.chunk_hash = any (array(select chunk_hash from taken))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken)) is true

@@ -11,16 +11,14 @@ taken as materialized (
     and t.chunk_hash = any (array(select chunk_hash from wanted))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from wanted)) is true
     and ((completed_at is null and failed_at is null and needed) and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+      and coalesce(locked_by is null or locked_until is null, true)) is true
   order by priority desc, "position", matrix_id, chunk_hash
   for update skip locked
 ),
 claimed as (
   update leasehold.sync_checkpoints as t
   set locked_until = now() + $4::float8 * interval '1 millisecond', locked_by = $3::text,
-    lock_token = coalesce(t.lock_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+    lock_token = coalesce(t.lock_token, 0) + 1
   where t.matrix_id = any (array(select matrix_id from taken))
     and t.chunk_hash = any (array(select chunk_hash from taken))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken)) is true

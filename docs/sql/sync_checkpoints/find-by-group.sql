@@ -10,8 +10,7 @@ next as materialized (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $3::int)
     for update skip locked
@@ -23,8 +22,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit 1
     for update skip locked

@@ -11,8 +11,7 @@ next as materialized (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
-      and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and id <> all ((select $5::bigint[])::bigint[])
     order by priority desc, created_at, id limit least(groups.room, $1::int)
     for update skip locked
@@ -24,8 +23,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
-      and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and id <> all ((select $5::bigint[])::bigint[])
     order by priority desc, created_at, id limit 1
     for update skip locked
@@ -52,15 +50,13 @@ taken as materialized (
   from leasehold.sync_jobs as t
   where t.id = any (array(select id from chosen))
     and ((completed_at is null and failed_at is null) and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+      and coalesce(locked_by is null or locked_until is null, true)) is true
   for update skip locked
 ),
 claimed as (
   update leasehold.sync_jobs as t
   set locked_until = now() + $7::float8 * interval '1 millisecond', locked_by = $6::text,
-    lock_token = coalesce(t.lock_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+    lock_token = coalesce(t.lock_token, 0) + 1
   where t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
     t.planned_at

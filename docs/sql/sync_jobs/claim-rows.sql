@@ -9,16 +9,14 @@ taken as materialized (
   from leasehold.sync_jobs as t
   where t.id = any (array(select id from wanted))
     and ((completed_at is null and failed_at is null) and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+      and coalesce(locked_by is null or locked_until is null, true)) is true
   order by priority desc, created_at, id
   for update skip locked
 ),
 claimed as (
   update leasehold.sync_jobs as t
   set locked_until = now() + $3::float8 * interval '1 millisecond', locked_by = $2::text,
-    lock_token = coalesce(t.lock_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+    lock_token = coalesce(t.lock_token, 0) + 1
   where t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
     t.planned_at

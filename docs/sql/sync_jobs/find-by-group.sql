@@ -10,8 +10,7 @@ next as materialized (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
-      and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and id <> all ((select $4::bigint[])::bigint[])
     order by priority desc, created_at, id limit least(groups.room, $3::int)
     for update skip locked
@@ -23,8 +22,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
-      and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and id <> all ((select $4::bigint[])::bigint[])
     order by priority desc, created_at, id limit 1
     for update skip locked

@@ -12,7 +12,7 @@ next as materialized (
     from leasehold.webhook_outbox
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id limit least(groups.room, $1::int)
     for update skip locked
@@ -25,7 +25,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     from leasehold.webhook_outbox
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id limit 1
     for update skip locked
@@ -36,7 +36,7 @@ queued as not materialized (         -- the unfinished rows of ordering keys
   select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as row_due_at,
     coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
     ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as claimable,
     (select f.id from leasehold.webhook_outbox as f
       where f.bucket = $7::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
@@ -80,17 +80,13 @@ taken as materialized (
   from leasehold.webhook_outbox as t
   where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
     and ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)) is true
+      and coalesce(lease_owner is null or lease_until is null, true)) is true
   for update skip locked
 ),
 claimed as (
   update leasehold.webhook_outbox as t
   set lease_until = now() + $11::float8 * interval '1 millisecond', lease_owner = $10::text,
-    lease_token = coalesce(t.lease_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.lease_owner is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.lease_owner is null then 0 else 1 end,
-    history = case when lease_owner is null then history else case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases', 'recorded_at', now())) end
+    lease_token = coalesce(t.lease_token, 0) + 1
   where t.bucket = $7::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
     t.attempts, t.created_at

@@ -9,7 +9,7 @@ taken as materialized (
   from leasehold.webhook_outbox as t
   where t.bucket = $2::smallint and t.id = any (array(select id from wanted))
     and ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)) is true
+      and coalesce(lease_owner is null or lease_until is null, true)) is true
     and (t.ordering_key is null or (
       (select h.id from leasehold.webhook_outbox as h where h.bucket = $2::smallint and h.endpoint_id = t.endpoint_id and h.ordering_key = t.ordering_key
         and (delivery_status = 'pending') order by h.id limit 1) = t.id
@@ -22,11 +22,7 @@ taken as materialized (
 claimed as (
   update leasehold.webhook_outbox as t
   set lease_until = now() + $4::float8 * interval '1 millisecond', lease_owner = $3::text,
-    lease_token = coalesce(t.lease_token, 0) + 1,
-    attempts = coalesce(t.attempts, 0) + case when t.lease_owner is null then 0 else 1 end,
-    expiries = coalesce(t.expiries, 0) + case when t.lease_owner is null then 0 else 1 end,
-    history = case when lease_owner is null then history else case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases', 'recorded_at', now())) end
+    lease_token = coalesce(t.lease_token, 0) + 1
   where t.bucket = $2::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
     t.attempts, t.created_at

@@ -12,7 +12,7 @@ next as materialized (
     from leasehold.webhook_outbox
     where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $6::bigint[])::bigint[])
     order by next_attempt_at, id limit least(groups.room, $4::int)
     for update skip locked
@@ -25,7 +25,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     from leasehold.webhook_outbox
     where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $6::bigint[])::bigint[])
     order by next_attempt_at, id limit 1
     for update skip locked
@@ -36,7 +36,7 @@ queued as not materialized (         -- the unfinished rows of ordering keys
   select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as row_due_at,
     coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
     ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null, true)
       and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)) is true as claimable,
     (select f.id from leasehold.webhook_outbox as f
       where f.bucket = $5::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key

@@ -87,7 +87,16 @@ export function createReaper(options: ReaperOptions): Reaper {
   }
 }
 
-function createReapLoop(options: ReaperOptions): HastenableLoop {
+/**
+ * In a process without a reaper: takes back the expired leases of tables that let claims take them (D5), in the way and at
+ * the interval of a reaper. So it neither matters which process finds an expiry, nor is one found in silence.
+ */
+export function createExpiryLoop(options: Omit<ReaperOptions, 'eviction'>): HastenableLoop {
+  const stores = options.stores.filter(({ table }) => table.onExpiry === 'claimable')
+  return createReapLoop({ ...options, stores }, { isReaper: false })
+}
+
+function createReapLoop(options: ReaperOptions, { isReaper } = { isReaper: true }): HastenableLoop {
   const { db, schema, worker, stores, events, settings, clock = systemClock } = options
   const { auditRetentionMs = AUDIT_RETENTION_MS } = options
   let forgotAt = -Infinity
@@ -125,11 +134,11 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
       options.onRan?.(reapedTables())
       const reached = counts.filter((count) => count !== undefined)
       // A run in which no table could be reached does not count; `reaperFailed` was emitted for each.
-      if (reached.length > 0 || stores.length === 0) {
+      if (isReaper && (reached.length > 0 || stores.length === 0)) {
         const reaped = reached.reduce((total, count) => total + count, 0)
         events.emit('reaperRan', { worker, reaped, durationMs: clock.monotonicNow() - startedAt })
       }
-      if (!stop.aborted) await forgetNowAndThen()
+      if (isReaper && !stop.aborted) await forgetNowAndThen()
     },
     pauseMs: () =>
       stores.length === 0 ? PAUSE_WITHOUT_TABLES_MS : Math.max(0, Math.min(...stores.map(dueInMs))),

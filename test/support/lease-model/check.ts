@@ -193,7 +193,7 @@ function claimableRows(table: ModelTable, { model, before }: Happened): string[]
   )
   return [...before.rows.keys()].filter((id) => {
     const row = model.get(id)
-    return row !== undefined && isClaimable(row, rulesOf(table)) && !notHeads.has(id)
+    return row !== undefined && isClaimable(row) && !notHeads.has(id)
   })
 }
 

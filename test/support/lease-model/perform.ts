@@ -8,6 +8,8 @@ import type { Outcome } from './tables.ts'
 import type { Row, Worker, World } from './world.ts'
 
 const LATER_MS = 3_600_000
+/** Expired leases are taken back by an operation of their own. */
+const CLAIM = { leaseMs: LEASE_MS, takeExpired: false }
 
 export interface Report {
   readonly operation: Operation
@@ -55,7 +57,7 @@ async function perform(
     case 'claimRows': {
       const worker = workerOf(world, operation.worker)
       const meant = rowsMeant(ids, operation.rows)
-      const request = { limit: Math.max(1, meant.length), leaseMs: LEASE_MS, ids: meant }
+      const request = { ...CLAIM, limit: Math.max(1, meant.length), ids: meant }
       return reportClaim(operation, worker, await worker.store.claim(request), true)
     }
     case 'replay': {
@@ -144,7 +146,7 @@ async function claim(
   const { limit, from } = operation
   const { store, cursor } = worker
   const groups = table.groups?.map((key) => ({ group: key, room: limit }))
-  const request = { limit, leaseMs: LEASE_MS, ...(groups === undefined ? {} : { groups }) }
+  const request = { ...CLAIM, limit, ...(groups === undefined ? {} : { groups }) }
   if (from === 'start') {
     const claim = await store.claim(request)
     return reportClaim(operation, worker, claim, !claim.more && claim.claimed.length < limit)
@@ -187,7 +189,7 @@ async function settleAndClaim(
   if (!store.canSettleAndClaim)
     return [reportEnded(operation, worker, leases, await store.settle('done', leases), 'done', false)]
   const way = store.ways[operation.way % store.ways.length]
-  const request: ClaimRequest = { limit: operation.limit, leaseMs: LEASE_MS, way }
+  const request: ClaimRequest = { ...CLAIM, limit: operation.limit, way }
   const answer = await store.settleAndClaim({ leases }, request)
   return [
     reportEnded(operation, worker, leases, answer, 'done', false),

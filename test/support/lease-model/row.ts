@@ -62,7 +62,6 @@ export type RowEvent =
 
 /** What happens to an expired lease, as the table declares. */
 export interface Rules {
-  readonly onExpiry: 'reap' | 'claimable'
   readonly countsExpiries: boolean
 }
 
@@ -90,12 +89,9 @@ export function reasonOf(id: string, token: bigint): string {
 /** The error that the kernel writes into a row whose lease has expired. */
 export const EXPIRED = 'the lease expired: its worker died, lost the database, or took longer than maxLeases'
 
-export function isClaimable(row: ModelRow, { onExpiry, countsExpiries }: Rules): boolean {
-  if (row.state !== 'open' || row.waiting) return false
-  if (row.lease === undefined) return true
-  if (onExpiry === 'reap' || row.lease.alive || row.attempts + 1 >= MAX_ATTEMPTS) return false
-  // D10: from the second expiry on, the reaper applies the backoff.
-  return !countsExpiries || row.expiries === 0
+/** An expired lease is taken back first, which is an operation of its own. */
+export function isClaimable(row: ModelRow): boolean {
+  return row.state === 'open' && !row.waiting && row.lease === undefined
 }
 
 /** D10: of such rows a claim takes at most one. */
@@ -160,21 +156,17 @@ function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): 
   const { owner, token, until } = event
   const by = `claimed by ${owner} with token ${token}`
   if (row.lease?.alive === true) return illegal(`two current holders: ${held(row.lease)}, and it was ${by}`)
-  if (!isClaimable(row, context.rules)) return illegal(`${by}, but it was not claimable`)
+  if (!isClaimable(row)) return illegal(`${by}, but it was not claimable`)
   if (token <= row.lastToken) return illegal(`the token did not grow: ${by} after token ${row.lastToken}`)
   if (context.tokenColumn && token !== row.lastToken + 1n) {
     return illegal(`the token did not grow by one: ${by} after token ${row.lastToken}`)
   }
   // Both clocks are rounded to a millisecond.
   if (until < context.startedAt + event.leaseMs - 1) return illegal(`${by} for less than the lease`)
-  // D4: an expired lease that is claimed at once is an attempt that failed.
-  const expired = row.lease === undefined ? 0 : 1
-  const attempts = row.attempts + expired
+  const { attempts } = row
   if (event.attempts !== attempts) return illegal(`${by} at attempt ${event.attempts} instead of ${attempts}`)
   return legal({
     ...row,
-    attempts,
-    expiries: row.expiries + (context.rules.countsExpiries ? expired : 0),
     lastToken: token,
     lease: { owner, token, alive: true, untilAtLeast: until },
   })

@@ -27,8 +27,8 @@ export interface ModelTable {
 /** How long a row waits after its second expiry: longer than a test, until the operation `arrive`. */
 const BACKOFF_MS = 3_600_000
 
-export function rulesOf({ declaration: { onExpiry, attempts } }: ModelTable): Rules {
-  return { onExpiry, countsExpiries: attempts?.expiries !== undefined }
+export function rulesOf({ declaration: { attempts } }: ModelTable): Rules {
+  return { countsExpiries: attempts?.expiries !== undefined }
 }
 
 function availability(row: ModelRow): Expected {
