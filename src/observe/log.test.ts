@@ -204,6 +204,7 @@ describe('events in the log', () => {
       'error dataError',
       'error reaperFailed',
       'error reaperMissing',
+      'warn waitingForWorkerId',
       'error workerDied',
       'warn workerReturned',
       'error settingsRefused',

@@ -98,6 +98,11 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
       'no reaper is alive in any process for these tables, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`, or start a process with `reaper: true`',
     kind: ({ tables }) => tables.join(' '),
   },
+  waitingForWorkerId: {
+    level: 'warn',
+    message:
+      'another process has registered with this worker id: waiting until it is clear whether it is alive',
+  },
   workerStarted: { level: 'info', message: 'the worker process has started' },
   workerStopped: {
     level: ({ clean }) => (clean ? 'info' : 'warn'),

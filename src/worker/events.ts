@@ -124,6 +124,8 @@ export interface EventMap {
   }
   /** No process reaps these tables: nobody takes back the leases of workers that die. Repeated for as long as it lasts. */
   reaperMissing: OfWorker & { readonly tables: readonly string[] }
+  /** The process does not start before it is clear whether another one with its worker id is alive. */
+  waitingForWorkerId: OfWorker & { readonly host: string; readonly pid: number; readonly lastSeenAt: Date }
   /** The workers of this process run. `roles`: their names. */
   workerStarted: OfWorker & { readonly roles: readonly string[] }
   /** The workers of this process have stopped. `clean`: every row was settled or released. */

@@ -21,7 +21,14 @@ import { createReaperWatch } from './reaper/missing-reaper.ts'
 import { createExpiryLoop, createReaper, type Reaper, type ReaperOptions } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
 import { ProcessCounters } from './registry/counters.ts'
-import { describeWorker, type Pause, reaping, type ServedTable } from './registry/registry.ts'
+import {
+  describeWorker,
+  type Pause,
+  reaping,
+  type ServedTable,
+  type WorkerInfo,
+} from './registry/registry.ts'
+import { takeWorkerId } from './registry/worker-id.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
@@ -187,9 +194,12 @@ export class Runtime {
     )
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
     else await requireMigrations(this.#db, this.#schema)
+    const info = this.#describe(roles)
+    // A given id may be that of a process that is alive, whose rows are not to be taken back.
+    if (this.#options.id !== undefined) await takeWorkerId(this.#db, this.#schema, info, this.events)
     const thread = this.#options.heartbeat === 'inline' ? 'inline' : await heartbeatScript()
     // A thread takes longer to start than the tables to check, so both are done at once.
-    const heartbeat = this.#startHeartbeat(roles, thread)
+    const heartbeat = this.#startHeartbeat(info, thread)
     // If a process dies before it is in the registry, nobody notices until its leases expire. And a start that is refused
     // while its registration is on the way would leave it there as alive.
     const [checked] = await Promise.allSettled([this.#checkedWork(workers), this.#registered()])
@@ -257,17 +267,18 @@ export class Runtime {
     return Math.max(...all.map((each) => stopDeadlines(now, each).end))
   }
 
-  #startHeartbeat(roles: readonly string[], thread: ThreadScript | 'inline'): HeartbeatLink {
+  #describe(roles: readonly string[]): WorkerInfo {
+    return describeWorker(roles, { id: this.id, declared: this.#declared(), serves: this.#servedTables() })
+  }
+
+  #startHeartbeat(worker: WorkerInfo, thread: ThreadScript | 'inline'): HeartbeatLink {
     const heartbeat = startHeartbeat({
       config: {
         databaseUrl: this.#options.databaseUrl,
         listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
         schema: this.#schema,
-        worker: describeWorker(roles, {
-          id: this.id,
-          declared: this.#declared(),
-          serves: this.#servedTables(),
-        }),
+        worker,
+        isRegistered: this.#options.id !== undefined,
         listen: this.#options.listen ?? true,
         presenceMs: this.#presenceMs,
       },

@@ -24,6 +24,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     reaperRan: { worker, reaped: 1, durationMs: 1 },
     reaperFailed: { worker, table: of.table, error },
     reaperMissing: { worker, tables: [of.table] },
+    waitingForWorkerId: { worker, host: 'h2', pid: 42, lastSeenAt: new Date(0) },
     workerStarted: { worker, roles: ['emails'] },
     workerStopped: { worker, clean: true },
     workerDied: { worker, died: 'w2', host: 'h2', pid: 42, lastSeenAt: new Date(0) },

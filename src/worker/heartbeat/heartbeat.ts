@@ -27,7 +27,7 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     counters: NO_COUNTERS,
   }
   /** The registry may know of this process. */
-  let isRegistered = false
+  let isRegistered = config.isRegistered
   let loading: Promise<Renewals> | undefined
 
   function sayPresent(backendPid: number | undefined): Statement {

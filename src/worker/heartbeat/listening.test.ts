@@ -214,6 +214,7 @@ it.each([
         listenUrl: databaseUrl,
         schema: 'leasehold',
         worker: describeWorker([], {}),
+        isRegistered: false,
         listen,
         presenceMs: 50,
       },

@@ -13,6 +13,8 @@ export interface HeartbeatConfig {
   readonly listenUrl: string
   readonly schema: string
   readonly worker: WorkerInfo
+  /** It is in the registry already. */
+  readonly isRegistered: boolean
   /** Wake-ups and settings arrive by NOTIFY. Without it everything works by polling. */
   readonly listen: boolean
   /** How often this process says that it is alive. */

@@ -87,7 +87,7 @@ export function describeWorker(
 }
 
 /** A process without a visible session is missing after this time: six intervals of its presence. */
-const MISSING_AFTER = '30 seconds'
+export const MISSING_AFTER = '30 seconds'
 
 const WORKER_COLUMNS = `id, host, pid, version, roles, declared, reaps, serves, started_at as "startedAt", last_seen_at as "lastSeenAt",
   case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
