@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
-import { createServer as createTlsServer, type TlsOptions } from 'node:tls'
+import { createServer as createTlsServer, type TlsOptions, type TLSSocket } from 'node:tls'
 import { readFileSync } from 'node:fs'
 import { onTestFinished } from 'vitest'
 
@@ -29,7 +29,23 @@ const HOSTILITIES = {
   },
   largeHead: (socket: Socket) =>
     socket.write(`${HEAD}x-large: ${'y'.repeat(4_096)}\r\ncontent-length: 0\r\n\r\n`),
-  endlessInterim: (socket: Socket) => pour(socket, 'HTTP/1.1 103 Early Hints\r\n\r\n'),
+  endlessInterim: (socket: Socket) => pour(socket, 'HTTP/1.1 103 Early Hints\r\n\r\n'.repeat(1_000)),
+  endlessReason: (socket: Socket) => {
+    socket.write('HTTP/1.1 200 ')
+    pour(socket, 'so '.repeat(5_000))
+  },
+  endlessEmptyLines: (socket: Socket) => pour(socket, '\r\n'.repeat(8_000)),
+  endlessChunkExtension: (socket: Socket) => {
+    socket.write(`${HEAD}transfer-encoding: chunked\r\n\r\n1;x=`)
+    pour(socket, 'y'.repeat(16_384))
+  },
+  endlessTrailers: (socket: Socket) => {
+    socket.write(`${HEAD}transfer-encoding: chunked\r\n\r\n1\r\nz\r\n0\r\n`)
+    pour(socket, 'a:\r\n'.repeat(4_000))
+  },
+  answersAndGoesOn: (socket: Socket) => {
+    socket.write(`${HEAD}content-length: 0\r\n\r\n`, () => setImmediate(() => pour(socket, '\r\n')))
+  },
   redirectsToMetadata: (socket: Socket) => {
     socket.write('HTTP/1.1 307 Over There\r\nlocation: http://169.254.169.254/latest/meta-data/\r\n')
     socket.end('content-length: 0\r\n\r\n')
@@ -83,17 +99,23 @@ export async function startDeafReceiver(): Promise<HostileReceiver> {
   return listening(createServer({ pauseOnConnect: true }), 'http', false)
 }
 
-/** Starts a receiver with TLS that answers every request with 200. */
-export async function startTlsReceiver(options: TlsOptions): Promise<HostileReceiver> {
+/** Starts a receiver with TLS that answers every request with 200, or does something else with its connections. */
+export async function startTlsReceiver(
+  options: TlsOptions,
+  answer: (socket: TLSSocket) => void = answerOk,
+): Promise<HostileReceiver> {
   const server = createTlsServer(options)
-  const answer = (socket: Socket): void => {
+  server.on('secureConnection', (socket) => {
     socket.on('error', () => {})
-    socket.on('data', () => socket.write(`${HEAD}content-length: 2\r\n\r\nok`))
-  }
-  server.on('secureConnection', answer)
+    answer(socket)
+  })
   // Some tests use a client that does not trust the certificate.
   server.on('tlsClientError', () => {})
   return listening(server, 'https', false)
+}
+
+function answerOk(socket: Socket): void {
+  socket.on('data', () => socket.write(`${HEAD}content-length: 2\r\n\r\nok`))
 }
 
 async function listening(server: Server, scheme: string, reads = true): Promise<HostileReceiver> {

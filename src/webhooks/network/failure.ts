@@ -21,7 +21,7 @@ export type FailureCode =
   | 'timeout'
   /** The connection ended before the head of the response was complete. */
   | 'reset'
-  /** The head of the response is larger than `maxHeaderBytes`. */
+  /** What came before the body is too large: the headers, or everything with them, or the number of 1xx responses. */
   | 'headersTooLarge'
   /** The response is not HTTP. */
   | 'protocol'

@@ -7,6 +7,7 @@ import {
   startTlsReceiver,
   testCertificate,
 } from '../../../test/support/hostile-receiver.ts'
+import { startCountingReceiver } from '../../../test/support/receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
@@ -66,10 +67,6 @@ describe('slow receivers', () => {
     expect(await outcome('answersByteByByte', 1_500)).toMatchObject({ kind: 'failed', code: 'timeout' })
   })
 
-  it('a receiver that sends interim responses without end costs the timeout of the request', async () => {
-    expect(await outcome('endlessInterim', 300)).toMatchObject({ kind: 'failed', code: 'timeout' })
-  })
-
   it('a receiver that does not read the request costs the timeout of the request', async () => {
     const receiver = await startDeafReceiver()
     const message = { headers: {}, body: Buffer.alloc(32 * 1_024 * 1_024) }
@@ -127,6 +124,54 @@ describe('receivers that send too much', () => {
       excerpt: '[31m\ufffd\ufffd hi',
       truncated: false,
     })
+  })
+})
+
+describe('receivers that send without end what is not read', () => {
+  it('the 21st interim response fails the request', async () => {
+    expect(await outcome('endlessInterim', NEVER_MS)).toMatchObject({
+      kind: 'failed',
+      code: 'headersTooLarge',
+      message: 'the receiver sent more than 20 interim answers (1xx)',
+    })
+  })
+
+  it.each<Hostility>(['endlessReason', 'endlessEmptyLines'])(
+    'before the head of its response is complete, a receiver may send a limited number of bytes: %s',
+    async (hostility) => {
+      expect(await outcome(hostility, NEVER_MS)).toMatchObject({
+        kind: 'failed',
+        code: 'headersTooLarge',
+        message: 'the receiver sent more than 49152 bytes and the head of its answer was not complete',
+      })
+    },
+  )
+
+  it.each<Hostility>(['endlessChunkExtension', 'endlessTrailers'])(
+    'around a body, a receiver may send a limited number of bytes, and the status counts: %s',
+    async (hostility) => {
+      expect(await outcome(hostility, NEVER_MS)).toMatchObject({
+        kind: 'answered',
+        status: 200,
+        truncated: true,
+      })
+    },
+  )
+
+  it('what a receiver sends on an idle connection closes it', async () => {
+    const limits = { keepAliveMs: NEVER_MS }
+    expect(await outcome('answersAndGoesOn', NEVER_MS, limits)).toMatchObject({ kind: 'answered' })
+  })
+
+  it('the bytes of a connection that is kept are counted for each request anew', async () => {
+    const receiver = await startCountingReceiver({
+      answer: (_request, response) => response.end('x'.repeat(16_000)),
+    })
+    const target = poster({ keepAliveMs: NEVER_MS })
+    for (let i = 0; i < 10; i += 1) {
+      expect(await target.post(receiver.url, MESSAGE, PATIENT)).toMatchObject({ truncated: false })
+    }
+    expect(receiver.connections).toBe(1)
   })
 })
 
@@ -218,6 +263,24 @@ describe('TLS', () => {
       expect(receiver.received()).not.toContain('msg_1')
     },
   )
+
+  it('a receiver gets no second TLS handshake on a connection', async () => {
+    let tell: (hasSecond: boolean) => void = () => {}
+    const hasSecond = new Promise<boolean>((resolve) => (tell = resolve))
+    const receiver = await startTlsReceiver({ ...right, maxVersion: 'TLSv1.2' }, (socket) => {
+      socket.once('error', () => tell(false))
+      socket.renegotiate({}, (error) => tell(error === null))
+    })
+    const url = `https://receiver.test:${receiver.port}/`
+    const controller = new AbortController()
+    const posted = poster({}, trusting).post(url, MESSAGE, {
+      ...PATIENT,
+      signal: controller.signal,
+    })
+    expect(await hasSecond).toBe(false)
+    controller.abort(new Error('enough'))
+    await expect(posted).rejects.toThrow('enough')
+  })
 
   it('a TLS handshake that never ends costs connectTimeoutMs', async () => {
     const receiver = await startHostileReceiver('neverAnswers')

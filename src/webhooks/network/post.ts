@@ -2,7 +2,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { inspect } from 'node:util'
 
-import { Agent, type Dispatcher, request } from 'undici'
+import { Agent, Client, type Dispatcher, Pool, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
@@ -12,6 +12,7 @@ import { createConnector, type Dial, openDirectly, openThroughProxy, type TlsOpt
 import { type FailureCode, failureOf, NetworkFailure } from './failure.ts'
 import { headersProblem } from './headers.ts'
 import { checkTarget, type NetworkPolicy, parseProxyUrl } from './policy.ts'
+import { limitReceivedBytes } from './received-bytes.ts'
 import { createResolver, type Resolve } from './resolve.ts'
 
 /** What one receiver may cost us. All values are whole numbers of at least 1. */
@@ -100,6 +101,10 @@ export interface Poster {
   close(): Promise<void>
 }
 
+/** Interim responses are not read. Servers send one or two: 102, 103. */
+const MAX_INTERIM_RESPONSES = 20
+/** What a response may have beside headers and body: reason phrase, sizes and extensions of chunks, empty lines. */
+const MAX_FRAMING_BYTES = 16 * 1_024
 const CLOSE_TIMEOUT_MS = 5_000
 /** A receiver decides what is in some messages: the names in its certificate, for example. They are stored. */
 const MAX_MESSAGE_BYTES = 1_024
@@ -126,8 +131,7 @@ export function createPoster(options: PosterOptions): Poster {
     connectTimeoutMs,
     ...(options.tls === undefined ? {} : { tls: options.tls }),
   })
-  const agent = new Agent({
-    connect: connector.connect,
+  const clientOptions: Client.Options = {
     maxHeaderSize: limits.maxHeaderBytes,
     keepAliveTimeout: limits.keepAliveMs,
     // A server may ask for a shorter keep-alive, never for a longer one.
@@ -135,7 +139,22 @@ export function createPoster(options: PosterOptions): Poster {
     // We set the deadlines ourselves: undici's have a resolution of one second.
     headersTimeout: 0,
     bodyTimeout: 0,
-  })
+  }
+  const maxBytes = limits.maxHeaderBytes + limits.maxResponseBytes + MAX_FRAMING_BYTES
+  /** One connection, with one request at a time. */
+  const openClient = (origin: URL): Client => {
+    const client = new Client(origin, {
+      ...clientOptions,
+      connect: (to, callback) =>
+        connector.connect(to, (...[error, socket]) => {
+          if (error !== null) return callback(error, null)
+          limitReceivedBytes(socket, { maxBytes, isRequestInFlight: () => client.stats.running > 0 })
+          return callback(null, socket)
+        }),
+    })
+    return client
+  }
+  const agent = new Agent({ factory: (origin) => new Pool(origin, { factory: openClient }) })
   const requestsByOrigin = new Map<string, number>()
   let closing: Promise<void> | undefined
 
@@ -171,10 +190,17 @@ export function createPoster(options: PosterOptions): Poster {
       abort.abort(new NetworkFailure('timeout', `no answer within ${limits.headTimeoutMs} ms`)),
     )
     let response: Dispatcher.ResponseData
+    let interim = 0
+    const onInfo = (): void => {
+      interim += 1
+      if (interim <= MAX_INTERIM_RESPONSES) return
+      const text = `the receiver sent more than ${MAX_INTERIM_RESPONSES} interim answers (1xx)`
+      abort.abort(new NetworkFailure('headersTooLarge', text))
+    }
     try {
       // undici ignores the signal until it is connected; a request that was aborted before that is then not sent.
       response = await untilAborted(signal, async () =>
-        request(url, { method: 'POST', headers, body, reset, signal, dispatcher: agent }),
+        request(url, { method: 'POST', headers, body, reset, signal, onInfo, dispatcher: agent }),
       )
     } finally {
       headTimeout.cancel()
