@@ -648,6 +648,21 @@ AS $function$
       order by bucket, endpoint_id, ordering_key, id limit 1) is not null)
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.keep_headers_within_origin()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if substring(new.url from '^[^/]*//[^/?#]*') is distinct from substring(old.url from '^[^/]*//[^/?#]*')
+    and new.headers = old.headers
+  then
+    new.headers := '{}';
+  end if;
+  return new;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  RETURNS uuid
  LANGUAGE sql
@@ -1123,6 +1138,8 @@ CREATE TRIGGER settings_changed AFTER INSERT OR DELETE OR UPDATE ON leasehold.se
 CREATE TRIGGER sync_job_written AFTER INSERT ON leasehold.sync_jobs FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_sync();
 
 CREATE TRIGGER webhook_endpoint_changed AFTER INSERT OR DELETE OR UPDATE ON leasehold.webhook_endpoints FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_webhooks();
+
+CREATE TRIGGER webhook_endpoint_moved BEFORE UPDATE OF url ON leasehold.webhook_endpoints FOR EACH ROW EXECUTE FUNCTION leasehold.keep_headers_within_origin();
 
 CREATE TRIGGER webhook_limits BEFORE INSERT ON leasehold.webhook_outbox FOR EACH ROW WHEN (((octet_length(new.body) > 266240) OR ((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length((new.headers)::text) > 16384) OR (new.headers @? '$.**{101}'::jsonpath) OR ((new.next_attempt_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.next_attempt_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR ((new.created_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.created_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR
         CASE
@@ -1936,6 +1953,8 @@ comment on function leasehold.generate_event_id() is 'Generates the event_id of 
 
 comment on function leasehold.has_rows_of_previous_buckets() is 'Whether rows of ordering keys are unfinished that are in the bucket they had before the number was raised.';
 
+comment on function leasehold.keep_headers_within_origin() is 'Removes the headers of an endpoint when its URL gets another scheme, host or port and its headers are not changed with it.';
+
 comment on function leasehold.new_event_id() is 'Returns a new uuid of version 7.';
 
 comment on function leasehold.notify_workers(pg_catalog.text,pg_catalog.text) is 'Sends a notification, unless a quarter of the queue of NOTIFY is in use: workers also poll, and nothing may fail because the queue is full.';
@@ -2096,6 +2115,8 @@ comment on trigger settings_changed on leasehold.settings is 'Running workers fo
 comment on trigger sync_job_written on leasehold.sync_jobs is 'Wakes the runners, whatever statement inserts the jobs.';
 
 comment on trigger webhook_endpoint_changed on leasehold.webhook_endpoints is 'Wakes the dispatchers when endpoints change.';
+
+comment on trigger webhook_endpoint_moved on leasehold.webhook_endpoints is 'Headers may be credentials. Whoever changes the URL must not send them to another server without knowing them.';
 
 comment on trigger webhook_limits on leasehold.webhook_outbox is 'The limits of a delivery, so that a plain INSERT is as safe as send_webhook(). It only refuses.';
 

@@ -145,8 +145,14 @@ export function EditEndpointDialog({
   const [reason, setReason] = useState('')
   const { run, isRunning, problem } = useAction(async () => {
     const body = { ...changed(before, typed), reason: reason.trim() }
-    await answer(api.PATCH('/webhooks/endpoints/{id}', { params: { path: { id: endpoint.id } }, body }))
-    notify('The endpoint was changed.')
+    const { headersRemoved } = await answer(
+      api.PATCH('/webhooks/endpoints/{id}', { params: { path: { id: endpoint.id } }, body }),
+    )
+    notify(
+      headersRemoved.length === 0
+        ? 'The endpoint was changed.'
+        : 'The endpoint was changed. Its headers were removed, because the URL leads to another server.',
+    )
     onChanged()
     onClose()
   })

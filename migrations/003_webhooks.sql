@@ -387,6 +387,26 @@ create trigger webhook_endpoint_changed after insert or update or delete on webh
 
 comment on trigger webhook_endpoint_changed on webhook_endpoints is 'Wakes the dispatchers when endpoints change.';
 
+create function keep_headers_within_origin() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if substring(new.url from '^[^/]*//[^/?#]*') is distinct from substring(old.url from '^[^/]*//[^/?#]*')
+    and new.headers = old.headers
+  then
+    new.headers := '{}';
+  end if;
+  return new;
+end
+$$;
+
+comment on function keep_headers_within_origin() is 'Removes the headers of an endpoint when its URL gets another scheme, host or port and its headers are not changed with it.';
+
+create trigger webhook_endpoint_moved before update of url on webhook_endpoints
+  for each row execute function keep_headers_within_origin();
+
+comment on trigger webhook_endpoint_moved on webhook_endpoints is 'Headers may be credentials. Whoever changes the URL must not send them to another server without knowing them.';
+
 create function send_webhook(
   event_type text,
   payload jsonb,

@@ -36,6 +36,7 @@ export type {
   EndpointDetails,
   NewEndpoint,
   ShownSecret,
+  UpdatedEndpoint,
 } from './endpoints/endpoint.ts'
 export { dispatcher, type DispatcherOptions } from './dispatcher/dispatcher.ts'
 export { type CircuitBreakerSettings, DEFAULT_CIRCUIT_BREAKER } from './dispatcher/circuit-breaker.ts'

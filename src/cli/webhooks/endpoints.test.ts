@@ -236,6 +236,13 @@ describe('changes', () => {
     expect((await endpoints(['update', id, '--ordered'])).stdout).toBe(`Changed: endpoint ${id}.\n`)
   })
 
+  it('update says which headers it removed, because the URL leads to another server', async () => {
+    const id = await create('--header', 'x-a=1')
+    expect((await endpoints(['update', id, '--url', 'https://other.example/'])).stdout).toBe(
+      `Changed: endpoint ${id}. Its headers were removed (x-a), because the URL leads to another server; give those of the new one with --header.\n`,
+    )
+  })
+
   it('rotate prints the new secret, and until when the old one is used too', async () => {
     const { endpoint, secret } = await json(['create', HOOKS])
     const { stdout } = await endpoints(['rotate', endpoint.id, '--keep-old-for', '2h'])

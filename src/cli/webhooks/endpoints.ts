@@ -176,7 +176,12 @@ export async function updateEndpointCommand(run: Run): Promise<number> {
   const [id = ''] = args
   const changes = { ...readFields(flags), url: textFlag(flags, 'url') }
   const endpoint = await changeEndpoints(run, async (managed, by) => managed.update(id, changes, by))
-  printEndpoint(run, { endpoint }, `Changed: endpoint ${endpoint.id}.`)
+  const { headersRemoved } = endpoint
+  const removed =
+    headersRemoved.length === 0
+      ? ''
+      : ` Its headers were removed (${headersRemoved.map(printable).join(', ')}), because the URL leads to another server; give those of the new one with --header.`
+  printEndpoint(run, { endpoint }, `Changed: endpoint ${endpoint.id}.${removed}`)
   return 0
 }
 
@@ -323,7 +328,10 @@ export function addEndpointFlags(command: Command): Command {
 /** The flags of update that remove something. */
 export function addRemovingFlags(command: Command): Command {
   return command
-    .option('--url <url>', 'URL to which deliveries are POSTed')
+    .option(
+      '--url <url>',
+      'URL to which deliveries are POSTed; one with another scheme, host or port removes the headers',
+    )
     .option('--no-types', 'receive events of all types')
     .option('--no-header', 'send no additional headers')
     .option('--no-rate', 'do not limit the deliveries per second')

@@ -64,6 +64,11 @@ export interface Endpoint {
   readonly updatedAt: Date
 }
 
+export interface UpdatedEndpoint extends Endpoint {
+  /** The names of the headers that were removed, because the new url has another scheme, host or port. */
+  readonly headersRemoved: readonly string[]
+}
+
 export interface EndpointDetails extends Endpoint {
   /** `whpk_…`, the key that receivers of v1a verify with. Null for v1, and without a key to decrypt the secret. */
   readonly publicKey: string | null

@@ -98,6 +98,7 @@ describe('an endpoint', () => {
       ...endpoint,
       ...changes,
       headers: { 'x-a': '***' },
+      headersRemoved: [],
       updatedAt: changed.updatedAt,
     })
     expect(changed.updatedAt.getTime()).toBeGreaterThan(endpoint.updatedAt.getTime())
@@ -124,6 +125,47 @@ describe('an endpoint', () => {
       failingSince: null,
       openUntil: null,
     })
+  })
+
+  it.each([
+    ['host', 'https://other.example/hooks'],
+    ['port', 'https://receiver.example:8443/hooks'],
+  ])(
+    'a url with another %s removes the headers, which may be credentials, and the audit names them',
+    async (_part, url) => {
+      const headers = { authorization: 'Bearer t0ken', 'x-a': '1' }
+      const { endpoint } = await managed.create({ url: HOOKS, headers }, BY)
+      const moved = await managed.update(endpoint.id, { url: `${HOOKS}/2?a=b` }, BY)
+      expect(moved.headers).toEqual({ authorization: '***', 'x-a': '***' })
+      expect(await managed.update(endpoint.id, { url }, BY)).toMatchObject({
+        url,
+        headers: {},
+        headersRemoved: ['authorization', 'x-a'],
+      })
+      expect((await auditEntries(db)).at(-1)?.details).toMatchObject({
+        url,
+        headersRemoved: ['authorization', 'x-a'],
+      })
+    },
+  )
+
+  it('headers that are given together with a url of another origin are stored', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS, headers: { 'x-a': '1', 'x-b': '2' } }, BY)
+    const changes = { url: 'https://other.example/', headers: { 'x-a': '1' } }
+    expect((await managed.update(endpoint.id, changes, BY)).headers).toEqual({ 'x-a': '***' })
+  })
+
+  it('a url of another origin removes the headers whoever writes it', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS, headers: { 'x-a': '1' } }, BY)
+    const set = async (url: string): Promise<unknown> => {
+      await db.query({
+        text: 'update leasehold.webhook_endpoints set url = $2 where id = $1',
+        values: [endpoint.id, url],
+      })
+      return (await managed.get(endpoint.id)).headers
+    }
+    expect(await set('https://receiver.example?x')).toEqual({ 'x-a': '***' })
+    expect(await set('https://receiver.example.evil.example/hooks')).toEqual({})
   })
 
   it('disable stores the reason, and enable closes the circuit', async () => {

@@ -18,6 +18,7 @@ import {
   type EndpointDetails,
   type NewEndpoint,
   type ShownSecret,
+  type UpdatedEndpoint,
 } from './endpoint.ts'
 import {
   encryptHeaders,
@@ -78,8 +79,11 @@ export interface Endpoints {
   create(endpoint: NewEndpoint, by: By): Promise<ShownSecret & { readonly endpoint: Endpoint }>
   get(id: string): Promise<EndpointDetails>
   list(filter?: EndpointFilter): Promise<EndpointPage>
-  /** A new url also closes the circuit, because the failures were those of the old one. */
-  update(id: string, changes: EndpointChanges, by: By): Promise<Endpoint>
+  /**
+   * A new url also closes the circuit, because the failures were those of the old one. If it has another scheme, host or
+   * port, the headers are removed, unless they are given with it: they may be credentials of the old server.
+   */
+  update(id: string, changes: EndpointChanges, by: By): Promise<UpdatedEndpoint>
   /** Returns the new secret, which is shown only here. The previous one also signs for a while; older ones do not. */
   rotateSecret(
     id: string,
@@ -144,9 +148,9 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
   }
 
   /** Not by RETURNING, in which Citus accepts no subquery and not the time. */
-  async function readEndpoint(tx: Queryable, id: string): Promise<Endpoint> {
+  async function readEndpoint(tx: Queryable, id: string, lock = ''): Promise<Endpoint> {
     const { rows } = await tx.query<Endpoint>({
-      text: `select ${ENDPOINT_COLUMNS} from ${table} as e where e.id = $1`,
+      text: `select ${ENDPOINT_COLUMNS} from ${table} as e where e.id = $1 ${lock}`,
       values: [id],
     })
     return found(rows[0], id)
@@ -212,16 +216,22 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
       const sets = columns.map(({ column }, i) => `${column} = $${i + 2}`)
       // Ciphertexts are bound to the id as the database writes it.
       const values = storedValues(id.toLowerCase(), columns)
-      const hasNewUrl = columns.some(({ column }) => column === 'url')
+      const has = (name: string): boolean => columns.some(({ column }) => column === name)
+      const set = [...sets, ...(has('url') ? [CIRCUIT_CLOSED] : [])].join(', ')
       return db.transaction(async (tx) => {
-        const endpoint = await change(
-          tx,
-          id,
-          [...sets, ...(hasNewUrl ? [CIRCUIT_CLOSED] : [])].join(', '),
-          values,
-        )
-        await record(tx, 'update', id, by, auditedColumns(columns))
-        return endpoint
+        const before = await readEndpoint(tx, id, 'for update')
+        const endpoint = await change(tx, id, set, values)
+        // A trigger removes them, so that it happens whoever changes the url.
+        const headersRemoved = has('headers')
+          ? []
+          : Object.keys(before.headers)
+              .filter((name) => !Object.hasOwn(endpoint.headers, name))
+              .toSorted()
+        await record(tx, 'update', id, by, {
+          ...auditedColumns(columns),
+          ...(headersRemoved.length === 0 ? {} : { headersRemoved }),
+        })
+        return { ...endpoint, headersRemoved }
       })
     },
 

@@ -72,6 +72,12 @@ const publicKey = z
 
 const endpointDetails = endpoint.extend({ publicKey })
 
+const updatedEndpoint = endpoint.extend({
+  headersRemoved: z
+    .array(z.string())
+    .describe('The headers that were removed, because the new url has another scheme, host or port.'),
+})
+
 const endpointWithSecret = endpointDetails.extend({
   secret: z
     .string()
@@ -175,10 +181,11 @@ const ENDPOINTS = [
     ...forOperators,
     method: 'PATCH',
     path: '/webhooks/endpoints/{id}',
-    summary: 'Change an endpoint; a new url also closes its circuit',
+    summary:
+      'Change an endpoint; a new url also closes its circuit, and removes its headers if it has another scheme, host or port and no headers are given',
     params: byEndpoint,
     body: z.strictObject({ url: url.optional(), ...changeable, reason: reason.optional() }),
-    answer: endpoint,
+    answer: updatedEndpoint,
     async run({ params, body: { reason: why, ...changes }, ...call }) {
       return endpointsOf(call).update(params.id, changes, {
         principal: call.caller.principal,
