@@ -4,6 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { SILENT_LOG } from '../worker/context.ts'
 import { Events } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 
@@ -106,18 +107,28 @@ describe('a reconciler', () => {
     expect(await rows()).toMatchObject([{ status: 'expired', owner: null }])
   })
 
-  it('REC-04: never overwrites a status that was changed meanwhile, which counts as skipped', async () => {
+  it('REC-04, REC-12: never overwrites a status that was changed meanwhile, which counts as skipped, in the summary as well', async () => {
     await insert(1)
-    const { events } = await start([
-      declare({
-        observe: async () => {
-          await db.query({ text: "update public.payment_requests set status = 'confirmed'" })
-          return 'expired'
-        },
-      }),
-    ])
+    const summaries: Record<string, unknown>[] = []
+    const info = (fields: object, message: string): void => {
+      if (message === 'reconcile summary') summaries.push({ ...fields })
+    }
+    const { events, runtime } = await start(
+      [
+        declare({
+          observe: async () => {
+            await db.query({ text: "update public.payment_requests set status = 'confirmed'" })
+            return 'expired'
+          },
+        }),
+      ],
+      { log: { ...SILENT_LOG, info, child: () => SILENT_LOG } },
+    )
     await events.next('settled', ({ outcome }) => outcome === 'skipped')
     expect(await rows()).toMatchObject([{ status: 'confirmed', owner: null }])
+    await runtime.stop()
+    const sum = (name: string): number => summaries.reduce((total, each) => total + Number(each[name]), 0)
+    expect(['claimed', 'scanned', 'expired', 'skipped', 'errors'].map(sum)).toEqual([1, 1, 0, 1, 0])
   })
 
   it('REC-08: a failure of the observer leaves the row open', async () => {

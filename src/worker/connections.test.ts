@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { openSession, useDatabase } from '../../test/support/database.ts'
-import { collect, useWorkers } from '../../test/support/running-worker.ts'
+import { collect, door, useWorkers } from '../../test/support/running-worker.ts'
 import { insertJobs, WORK_DDL } from '../../test/support/work-table.ts'
-import { openDatabase } from '../postgres/database.ts'
+import { type Database, openDatabase } from '../postgres/database.ts'
 import { quoteIdentifier } from '../postgres/identifiers.ts'
 import { Events } from './events.ts'
 
@@ -41,6 +41,31 @@ it('RULE-020-041: a busy worker process has at most the connections that docs/op
   expect(most['worker']).toBeLessThanOrEqual(6)
   expect(most['heartbeat'] ?? 0).toBeLessThanOrEqual(3)
   expect(most['listener']).toBe(1)
+})
+
+it('RULE-020-041: by default a worker process opens six connections for its statements, however many wait', async () => {
+  let pool: Database | undefined
+  const open = async ({ db: opened }: { readonly db: Database }): Promise<void> => {
+    pool = opened
+    return Promise.resolve()
+  }
+  await run({ handle: async () => Promise.resolve(), open, settings: { pollMs: 3_600_000 } })
+  const [isFull, mayEnd] = [door(), door()]
+  const backends: number[] = []
+  // All of them wait for a connection at once. Who has one keeps it until six have.
+  const transactions = Array.from({ length: 30 }, async () =>
+    pool?.transaction(async (tx) => {
+      const { rows } = await tx.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })
+      backends.push(...rows.map(({ pid }) => pid))
+      if (backends.length === 6) isFull.open()
+      await mayEnd.opened
+    }),
+  )
+  await isFull.opened
+  mayEnd.open()
+  await Promise.all(transactions)
+  expect(backends).toHaveLength(30)
+  expect(new Set(backends).size).toBe(6)
 })
 
 it('a server that has no connection left is an error that names the setting', async () => {

@@ -228,3 +228,36 @@ describe('the handler', () => {
     ])
   })
 })
+
+it('RULE-020-041: by default a worker runs ten rows at once, and no more', async () => {
+  const events = new Events()
+  const finish = door()
+  await insertJobs(db, 30)
+  let running = 0
+  let most = 0
+  let claimed = 0
+  const allClaimed = new Promise<void>((resolve) => {
+    events.on('claimed', ({ count }) => {
+      claimed += count
+      if (claimed === 30) resolve()
+    })
+  })
+  const over = settled(events, 30)
+  await run(
+    {
+      handle: async () => {
+        running += 1
+        most = Math.max(most, running)
+        await finish.opened
+        running -= 1
+      },
+    },
+    { events },
+  )
+  await allClaimed
+  // A claim starts as many as there are slots for, in the same turn of the event loop.
+  await expect.poll(() => running).toBeGreaterThanOrEqual(10)
+  finish.open()
+  await over
+  expect(most).toBe(10)
+})
