@@ -177,3 +177,23 @@ it('stop() closes idle connections and requests that never finish, and may be ca
   await ended
   await expect(fetch(`${server.url}/livez`)).rejects.toThrow('fetch failed')
 })
+
+it('connections that send nothing, or only a part of a request, keep nobody from /livez', async () => {
+  const server = await start()
+  const sockets = Array.from({ length: 300 }, (_, n) => {
+    const socket = connect(server.port, '127.0.0.1')
+    // Those that the server closes may be reset.
+    socket.on('error', () => undefined)
+    if (n % 3 === 1) socket.write('GET /livez HTTP/1.1\r\nHost: ')
+    if (n % 3 === 2)
+      socket.write(`POST /livez HTTP/1.1\r\nHost: localhost:${server.port}\r\nContent-Length: 9\r\n\r\n`)
+    return socket
+  })
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy()
+  })
+  await Promise.all(
+    sockets.map(async (socket) => Promise.race([once(socket, 'connect'), once(socket, 'close')])),
+  )
+  for (let n = 0; n < 20; n += 1) expect((await get(server, '/livez')).status).toBe(200)
+})

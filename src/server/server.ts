@@ -3,7 +3,8 @@
  * done; and the dashboard with the HTTP API, where there is one.
  */
 import { once } from 'node:events'
-import { createServer, type Server } from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import { getRequestListener } from '@hono/node-server'
 import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import { LeaseholdError } from '../errors.ts'
@@ -34,7 +35,7 @@ export interface HttpServer {
 /** How long requests may take to finish when the server stops. */
 const CLOSE_GRACE_MS = 2_000
 
-/** Many times what probes, scrapes and operators need. Further connections are closed at once, so that nobody uses up the file descriptors. */
+/** Many times what probes, scrapes and operators need, so that nobody uses up the file descriptors. */
 const MAX_CONNECTIONS = 256
 
 export async function startServer(options: ServerOptions): Promise<HttpServer> {
@@ -51,7 +52,7 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
   const server = createServer((request, response) => {
     answer(request, response).catch(options.onError)
   })
-  server.maxConnections = MAX_CONNECTIONS
+  limitConnections(server)
   // A client that sends its request slowly would keep a connection from others.
   server.headersTimeout = 10_000
   server.requestTimeout = 30_000
@@ -67,6 +68,34 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
       await stopped
     },
   }
+}
+
+/**
+ * At the limit, a new connection takes the place of the one that has waited longest for its client: it has sent no request,
+ * or not the whole of one. Where every connection is being answered, the new one is closed.
+ */
+function limitConnections(server: Server): void {
+  /** The last request of each; connections without one yet are the oldest of them that wait. */
+  const connections = new Map<Socket, IncomingMessage | undefined>()
+  const waitsForClient = (request: IncomingMessage | undefined): boolean => request?.complete !== true
+  server.on('connection', (socket: Socket) => {
+    if (connections.size >= MAX_CONNECTIONS) {
+      const [longest = socket] = [...connections].find(([, request]) => waitsForClient(request)) ?? []
+      connections.delete(longest)
+      longest.destroy()
+      if (longest === socket) return
+    }
+    connections.set(socket, undefined)
+    socket.once('close', () => connections.delete(socket))
+  })
+  server.prependListener('request', (request: IncomingMessage, response: ServerResponse) => {
+    connections.set(request.socket, request)
+    response.once('close', () => {
+      // Behind those that have waited longer.
+      if (connections.delete(request.socket) && !request.socket.destroyed)
+        connections.set(request.socket, undefined)
+    })
+  })
 }
 
 async function listen(server: Server, { host, port, whenTaken }: ServerOptions): Promise<number> {

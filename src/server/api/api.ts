@@ -15,12 +15,20 @@ import { MAX_TIMER_MS } from '../../timeout.ts'
 import { packageVersion } from '../../package-files.ts'
 import type { EndpointsOptions } from '../../webhooks/endpoints/endpoints.ts'
 import type { WorkDeclaration } from '../../worker/work-declaration.ts'
-import { type ActingRoles, findActingRoles } from './acting.ts'
-import { type Authorize, carriesKey, refuseOtherOrigins, type RequestEnv } from './authorize.ts'
+import { type ActingRoles, actingForServer, findActingRoles } from './acting.ts'
+import {
+  type Authorize,
+  carriesKey,
+  isFromPortal,
+  refuseOtherOrigins,
+  type RequestEnv,
+  tokenOf,
+} from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
 import { identifyBy, isStillPermitted, nobody, refuseUnlessPermitted, remoteAddress } from './callers.ts'
 import { execute } from './execute.ts'
 import { History } from './history.ts'
+import { knownTokens } from './known-tokens.ts'
 import { ConnectionLimiter, RateLimiter, rateLimitHeaders, TooMany } from './limits.ts'
 import { Live } from './live.ts'
 import { openApiDocument } from './openapi.ts'
@@ -142,6 +150,12 @@ export function createApi(options: ApiOptions): Api {
   // For themselves: each wrong key has a bucket there, and would displace that of a caller.
   const openRequests = new RateLimiter({ burst, perSecond: requestsPerSecond }, systemClock)
   const failures = new RateLimiter(FAILED_ATTEMPTS, systemClock)
+  const isKnown = knownTokens(
+    {
+      query: async (statement) => (await actingForServer(db, roles, statementTimeoutMs)).query(statement),
+    },
+    schema,
+  )
   const connections = new ConnectionLimiter({ atOnce: connectionsPerCaller, waitMs: statementTimeoutMs })
   const { prefix } = roles
   const live = new Live({ db, schema, prefix, statementTimeoutMs, onError })
@@ -161,18 +175,30 @@ export function createApi(options: ApiOptions): Api {
 
   async function handle(asked: Asked): Promise<Response> {
     const address = clientAddress(asked.request) ?? remoteAddress(asked.env) ?? 'unknown'
-    const allowance = failures.look(address)
+    // A request without a key guesses nothing.
+    const isGuess = asked.route.isOpen || carriesKey(asked.request)
+    // Before it is known whether the key is right: many can be sent at the same time.
+    const allowance = isGuess ? failures.take(address) : failures.look(address)
+    let isWrong = false
     try {
+      if (isGuess && !allowance.allowed) await refuseUnknown(asked)
       const caller = asked.route.isOpen ? await sender(asked, address) : await identify(asked)
       return await answerTo(asked, caller)
     } catch (error) {
-      if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
-      // Behind a proxy all clients have one address: wrong keys must not lock out the right ones.
-      if (!allowance.allowed) throw new TooMany('attempts with a wrong key', allowance)
-      // A request without a key guesses nothing.
-      if (asked.route.isOpen || carriesKey(asked.request)) failures.take(address)
-      throw error
+      isWrong = isLeaseholdError(error, 'KEY_INVALID')
+      throw isWrong && !allowance.allowed ? new TooMany('attempts with a wrong key', allowance) : error
+    } finally {
+      if (isGuess && allowance.allowed && !isWrong) failures.giveBack(address)
     }
+  }
+
+  /** Behind a proxy all clients have one address: wrong keys must not lock out the right ones, nor reach the database. */
+  async function refuseUnknown({ request, route, receiveInput }: Asked): Promise<void> {
+    // Who is right, a login of the user's own knows.
+    if (authorize !== undefined && !route.isOpen && !isFromPortal(request)) return
+    const token = route.isOpen ? route.tokenIn(request, await receiveInput()) : tokenOf(request)
+    if (token !== undefined && !(await isKnown(token)))
+      throw new LeaseholdError('KEY_INVALID', 'The request has no valid key.')
   }
 
   async function sender({ request, route, receiveInput }: Asked, address: string): Promise<IdentifiedCaller> {

@@ -98,6 +98,11 @@ export function carriesKey(request: Request): boolean {
   return request.headers.has('authorization') || cookieOf(request, SESSION_COOKIE) !== undefined
 }
 
+/** The key or the token by which a request proves its sender. */
+export function tokenOf(request: Request): string | undefined {
+  return bearerOf(request) ?? cookieOf(request, SESSION_COOKIE)
+}
+
 /** A page in the browser cannot read the cookie, and other sites cannot have it sent. */
 export function sessionCookie(request: Request, value: string, maxAgeSeconds: number): string {
   // A proxy that ends TLS says so; where there are several, the first is the one that the browser reaches.

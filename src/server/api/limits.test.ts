@@ -123,6 +123,52 @@ it.each([
     expect((await send('POST', '/session', { key: null, body: { key: keys.operate } })).status).toBe(200)
 })
 
+it.each([
+  ['in the header', 'GET'],
+  ['of a new session', 'POST'],
+])(
+  'of wrong keys that are sent at the same time, %s, ten reach the database and the others are refused',
+  async (_name, method) => {
+    const own = openDatabase({ url: loginUrl })
+    let asked = 0
+    const counting: Database = {
+      ...own,
+      transaction: async (work, more) =>
+        own.transaction(
+          async (tx) =>
+            work({
+              query: async (statement) => {
+                if (/api_keys where id = /.test(statement.text)) asked += 1
+                return tx.query(statement)
+              },
+            }),
+          more,
+        ),
+    }
+    const api = createApi({ db: counting, onError: (error) => void errors.push(error) })
+    const statusOf = async (key: string): Promise<number> => {
+      const inHeader = { method, headers: { authorization: `Bearer ${key}` } }
+      const inBody = {
+        method,
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ key }),
+      }
+      const sent = method === 'GET' ? inHeader : inBody
+      return (await api.fetch(new Request('http://localhost/api/v1/session', sent))).status
+    }
+    const statuses = await Promise.all(Array.from({ length: 60 }, async () => statusOf(wrongKey())))
+    expect(statuses.toSorted((a, b) => a - b)).toEqual([
+      ...Array.from({ length: 10 }, () => 401),
+      ...Array.from({ length: 50 }, () => 429),
+    ])
+    expect(asked).toBe(10)
+    // A right one is not refused for the wrong ones, though this process has never seen it.
+    expect(await statusOf(keys.read)).toBe(200)
+    await api.stop()
+    await own.close()
+  },
+)
+
 it('a key opens no more sessions than it may send requests', async () => {
   const statuses: number[] = []
   for (let n = 0; n < 42; n += 1)

@@ -50,6 +50,13 @@ export class RateLimiter {
     return this.#allowance(bucket, true)
   }
 
+  /** Returns a token that was taken for what turned out not to count. */
+  giveBack(caller: string): void {
+    const bucket = this.#refilled(caller)
+    bucket.tokens = Math.min(this.#limit.burst, bucket.tokens + 1)
+    this.#remember(caller, bucket)
+  }
+
   /** Whether there is a token, without taking it. */
   look(caller: string): Allowance {
     const bucket = this.#refilled(caller)
