@@ -803,6 +803,28 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.refuse_sync_transition()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if new.lock_token < old.lock_token then
+    raise exception 'the lock_token of a row of % grows with every claim and never goes down: % cannot follow %', tg_table_name, new.lock_token, old.lock_token
+      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'lock_token',
+        hint = 'Do not write lock_token; a claim raises it by one.';
+  end if;
+  raise exception 'a row of % that has % cannot become %', tg_table_name,
+      case when old.completed_at is not null then 'completed' else 'failed' end,
+      case when new.completed_at is not null then 'completed' when new.failed_at is not null then 'failed'
+        when new.locked_by is not null then 'leased' else 'open' end
+    using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name,
+      column = case when old.completed_at is not null then 'completed_at' else 'failed_at' end,
+      hint = case when old.completed_at is not null then 'To sync a matrix once more, enqueue a job with force.'
+        else 'What has failed is opened by a replay only: leasehold sync replay.' end;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.refuse_webhook_delivery()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1134,6 +1156,10 @@ CREATE TRIGGER outbox_transition BEFORE UPDATE OF status, lock_token ON leasehol
 CREATE TRIGGER outbox_written AFTER INSERT ON leasehold.outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_outbox();
 
 CREATE TRIGGER settings_changed AFTER INSERT OR DELETE OR UPDATE ON leasehold.settings FOR EACH ROW EXECUTE FUNCTION leasehold.announce_settings();
+
+CREATE TRIGGER sync_checkpoint_transition BEFORE UPDATE OF completed_at, failed_at, locked_by, lock_token ON leasehold.sync_checkpoints FOR EACH ROW WHEN ((((old.completed_at IS NOT NULL) AND (new.completed_at IS NULL) AND ((new.failed_at IS NOT NULL) OR (new.locked_by IS NOT NULL))) OR ((old.failed_at IS NOT NULL) AND (new.failed_at IS NULL) AND ((new.completed_at IS NOT NULL) OR (new.locked_by IS NOT NULL))) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.refuse_sync_transition();
+
+CREATE TRIGGER sync_job_transition BEFORE UPDATE OF completed_at, failed_at, locked_by, lock_token ON leasehold.sync_jobs FOR EACH ROW WHEN ((((old.completed_at IS NOT NULL) AND (new.completed_at IS NULL)) OR ((old.failed_at IS NOT NULL) AND (new.failed_at IS NULL) AND ((new.completed_at IS NOT NULL) OR (new.locked_by IS NOT NULL))) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.refuse_sync_transition();
 
 CREATE TRIGGER sync_job_written AFTER INSERT ON leasehold.sync_jobs FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_sync();
 
@@ -1967,6 +1993,8 @@ comment on function leasehold.previous_bucket_count() is 'How many they had befo
 
 comment on function leasehold.refuse_outbox_transition() is 'Refuses a transition that is not one of the six legal ones, and names these.';
 
+comment on function leasehold.refuse_sync_transition() is 'Refuses to reopen what has ended, other than by a replay or a new job, and to lower a token.';
+
 comment on function leasehold.refuse_webhook_delivery() is 'Refuses a delivery that is outside a limit, and names the field, its value and the remedy.';
 
 comment on function leasehold.refuse_webhook_transition() is 'Refuses a transition that is not one of the four legal ones, and names these.';
@@ -2111,6 +2139,10 @@ comment on trigger outbox_transition on leasehold.outbox is 'The state machine, 
 comment on trigger outbox_written on leasehold.outbox is 'Wakes the relays, whatever statement inserts the events.';
 
 comment on trigger settings_changed on leasehold.settings is 'Running workers follow every change, whatever program makes it.';
+
+comment on trigger sync_checkpoint_transition on leasehold.sync_checkpoints is 'A chunk that has ended is opened before it is leased or ends otherwise, for everyone who writes to the table. It only refuses.';
+
+comment on trigger sync_job_transition on leasehold.sync_jobs is 'The end of a job is final, for everyone who writes to the table. It only refuses.';
 
 comment on trigger sync_job_written on leasehold.sync_jobs is 'Wakes the runners, whatever statement inserts the jobs.';
 

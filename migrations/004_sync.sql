@@ -303,6 +303,49 @@ comment on column sync_job_chunks.matrix_id is 'The matrix of the chunk.';
 comment on column sync_job_chunks.chunk_hash is 'The chunk.';
 comment on column sync_job_chunks.skipped is 'The chunk was fresh enough when the job was planned.';
 
+-- SYNC-15. The WHEN clauses decide; the function is only called to refuse.
+create function refuse_sync_transition() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if new.lock_token < old.lock_token then
+    raise exception 'the lock_token of a row of % grows with every claim and never goes down: % cannot follow %', tg_table_name, new.lock_token, old.lock_token
+      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'lock_token',
+        hint = 'Do not write lock_token; a claim raises it by one.';
+  end if;
+  raise exception 'a row of % that has % cannot become %', tg_table_name,
+      case when old.completed_at is not null then 'completed' else 'failed' end,
+      case when new.completed_at is not null then 'completed' when new.failed_at is not null then 'failed'
+        when new.locked_by is not null then 'leased' else 'open' end
+    using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name,
+      column = case when old.completed_at is not null then 'completed_at' else 'failed_at' end,
+      hint = case when old.completed_at is not null then 'To sync a matrix once more, enqueue a job with force.'
+        else 'What has failed is opened by a replay only: leasehold sync replay.' end;
+end
+$$;
+
+comment on function refuse_sync_transition() is 'Refuses to reopen what has ended, other than by a replay or a new job, and to lower a token.';
+
+create trigger sync_job_transition before update of completed_at, failed_at, locked_by, lock_token on sync_jobs for each row
+  when (
+    (old.completed_at is not null and new.completed_at is null)
+    or (old.failed_at is not null and new.failed_at is null and (new.completed_at is not null or new.locked_by is not null))
+    or new.lock_token < old.lock_token
+  )
+  execute function refuse_sync_transition();
+
+-- A new job may want a chunk once more that an earlier one has completed or given up.
+create trigger sync_checkpoint_transition before update of completed_at, failed_at, locked_by, lock_token on sync_checkpoints for each row
+  when (
+    (old.completed_at is not null and new.completed_at is null and (new.failed_at is not null or new.locked_by is not null))
+    or (old.failed_at is not null and new.failed_at is null and (new.completed_at is not null or new.locked_by is not null))
+    or new.lock_token < old.lock_token
+  )
+  execute function refuse_sync_transition();
+
+comment on trigger sync_job_transition on sync_jobs is 'The end of a job is final, for everyone who writes to the table. It only refuses.';
+comment on trigger sync_checkpoint_transition on sync_checkpoints is 'A chunk that has ended is opened before it is leased or ends otherwise, for everyone who writes to the table. It only refuses.';
+
 create view sync_job_states with (security_invoker = true) as
   select sync_state(locked_until, completed_at, failed_at) as state, id, definition, matrix_id, params, priority, force, fresh_for,
     parallel, created_at, planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until,

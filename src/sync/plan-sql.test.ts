@@ -3,6 +3,7 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { emptySync, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
+import * as statements from './sql.ts'
 import { type HeldJob, type PlannedChunk, unmarkNeeded, markNeeded, writeChunks } from './sql.ts'
 import { createSync } from './sync.ts'
 
@@ -124,4 +125,44 @@ it('chunks of an ended job are no longer needed, except those that another job w
   // A job that still waits for them says so again.
   await db.query(markNeeded('leasehold', other.id))
   expect((await syncChunks(db)).map(({ needed }) => needed)).toEqual([true, false])
+})
+
+it('RULE-020-040: a plan does not wait for a job that another session has locked, writes nothing, and says so', async () => {
+  const job = await heldJob()
+  const { rows } = await db.transaction(async (other) => {
+    await other.query({
+      text: 'select from leasehold.sync_jobs where id = $1 for update',
+      values: [job.id],
+    })
+    return db.transaction(async (tx) => {
+      // What waits fails.
+      await tx.query({ text: "set local lock_timeout = '200ms'" })
+      return tx.query(writeChunks('leasehold', job, CHUNKS))
+    })
+  })
+  expect(rows).toEqual([{ written: false }])
+  expect(await syncChunks(db)).toEqual([])
+  expect((await db.query(writeChunks('leasehold', job, CHUNKS))).rows).toEqual([{ written: true }])
+  expect(await links()).toHaveLength(2)
+})
+
+it('RULE-020-040: every row lock of the statements of the runner skips what is locked', () => {
+  const source = { name: 's', perSecond: 1 }
+  const job = { id: '1', owner: 'w', token: 1n }
+  const all = [
+    writeChunks('leasehold', job, CHUNKS),
+    statements.countOpen('leasehold', '1'),
+    markNeeded('leasehold', '1'),
+    unmarkNeeded('leasehold', '1'),
+    statements.reserve('leasehold', source, 1, 1),
+    statements.wakeChunks('leasehold'),
+    statements.makeDue('leasehold', [], []),
+  ]
+  // A new statement belongs into this list.
+  expect(all).toHaveLength(Object.keys(statements).length)
+  const locks = all.flatMap(
+    ({ text }) => text.match(/\bfor (?:no key )?(?:key )?(?:update|share)\b.*$/gim) ?? [],
+  )
+  expect(locks).toHaveLength(2)
+  for (const lock of locks) expect(lock).toMatch(/ skip locked$/)
 })

@@ -41,6 +41,36 @@ describe('a plan', () => {
     expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 2 })
   })
 
+  it('a plan is written whole although another session locks its job for a moment', async () => {
+    const sync = createSync()
+    const locked = gate()
+    const numbers = sync.define<number>('numbers', {
+      plan: async () => {
+        await locked.opened
+        return [1, 2, 3]
+      },
+      syncChunk: async () => Promise.resolve({ rows: 1 }),
+    })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    const claimed = events.next('started', ({ table }) => table.endsWith('sync_jobs'))
+    const { jobId } = await numbers.enqueue(db, { matrixId: 'm' })
+    await claimed
+    const writes = async (): Promise<number> => {
+      const text =
+        "select from pg_stat_activity where query like '%leasehold:plan sync_jobs%' and pid <> pg_backend_pid()"
+      return (await db.query({ text })).rowCount ?? 0
+    }
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from leasehold.sync_jobs for update' })
+      locked.open()
+      // It has tried.
+      await expect.poll(writes).toBeGreaterThan(0)
+    })
+    expect(await jobs.ended(jobId)).toBe('done')
+    expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 3 })
+  })
+
   it('a plan of thousands of chunks is written whole, and each chunk is synced once', async () => {
     const sync = createSync()
     const done: number[] = []

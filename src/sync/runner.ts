@@ -37,6 +37,7 @@ import {
   type ChunkCounts,
   countOpen,
   makeDue,
+  type PlanAnswer,
   type PlannedChunk,
   reserve,
   unmarkNeeded,
@@ -179,6 +180,9 @@ const NO_CHUNKS: ChunkCounts = { open: 0, failed: 0, orphaned: 0, first_error: n
 /** How often a batch of chunks is written again after a deadlock or a lock timeout. */
 const MAX_WRITE_ATTEMPTS = 5
 
+/** A renewal or a check of the job locks it for milliseconds. */
+const LOCKED_JOB_RETRY_MS = 50
+
 class Runner {
   readonly #definitions: ReadonlyMap<string, SyncDefinition>
   readonly #settings: RunSettings
@@ -292,13 +296,17 @@ class Runner {
   async #writeChunks(context: HandlerContext<JobRow>, chunks: readonly PlannedChunk[]): Promise<void> {
     const { row, worker: owner, token } = context
     const statement = writeChunks(this.#settings.schema, { id: row.id, owner, token }, chunks)
-    for (let attempt = 1; ; attempt += 1) {
+    for (let conflicts = 0; ;) {
       try {
-        await this.#database.query(statement)
-        break
+        const { rows } = await this.#database.query<PlanAnswer>(statement)
+        if (rows[0]?.written !== false) break
+        // Until the job is free, or its lease can no longer be trusted.
+        await pause(LOCKED_JOB_RETRY_MS, context.signal)
+        context.signal.throwIfAborted()
       } catch (error) {
         // Another plan, or an operator's change, locked the same chunks in another order.
-        if (!isLockConflict(error) || attempt === MAX_WRITE_ATTEMPTS) throw error
+        conflicts += 1
+        if (!isLockConflict(error) || conflicts === MAX_WRITE_ATTEMPTS) throw error
       }
     }
     // Chunks can be synced while the plan goes on.

@@ -16,8 +16,15 @@ export interface HeldJob {
   readonly token: bigint
 }
 
+/** What `writeChunks` answers. */
+export interface PlanAnswer {
+  /** False: another session has locked the job at this moment, its heartbeat perhaps, and nothing was written. */
+  readonly written: boolean
+}
+
 /**
- * Writes chunks of a plan if the job's lease is still current; otherwise it writes nothing and returns no rows.
+ * Writes chunks of a plan if the job's lease is still current; otherwise it writes nothing and returns no rows. It does not
+ * wait for a job that another session has locked.
  *
  * Planning the same job a second time changes nothing, because freshness is measured from the creation of the job. A chunk
  * that is waiting or in flight for another job is shared: only its priority may rise.
@@ -37,7 +44,7 @@ with job as materialized (                     -- no row if the lease is no long
     end as stale_before
   from ${jobs}
   where id = $1 and locked_by = $2 and lock_token = $3 and locked_until > now()
-  for share
+  for share skip locked
 ),
 planned as materialized (
   select job.*, c.hash, c.query::jsonb as query, c.position
@@ -80,12 +87,16 @@ fresh as materialized (                       -- synced before, and recently eno
   select p.matrix_id, p.hash from planned as p
   join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
   where c.completed_at is not null and c.definition = p.definition and c.last_synced_at >= p.stale_before
+),
+linked as (
+  insert into ${links} (job_id, matrix_id, chunk_hash, skipped)
+  select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from fresh) and not (p.matrix_id, p.hash) in (select * from written)
+  from planned as p
+  on conflict (job_id, matrix_id, chunk_hash) do nothing
 )
-insert into ${links} (job_id, matrix_id, chunk_hash, skipped)
-select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from fresh) and not (p.matrix_id, p.hash) in (select * from written)
-from planned as p
-on conflict (job_id, matrix_id, chunk_hash) do nothing
-returning 1`,
+select exists (select from job) as written
+from ${jobs}
+where id = $1 and locked_by = $2 and lock_token = $3 and locked_until > now()`,
     values: [
       job.id,
       job.owner,

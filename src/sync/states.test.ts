@@ -135,3 +135,60 @@ it('SYNC-03: there are five states', () => {
   const all = COMBINATIONS.flatMap((combination) => documented(...combination))
   expect(new Set(all)).toEqual(new Set(SYNC_STATES))
 })
+
+describe('SYNC-15: the database itself refuses', () => {
+  const JOB = "(definition, matrix_id, lock_token) values ('d', 'final', 7)"
+  const CHUNK =
+    "(definition, matrix_id, chunk_hash, chunk_query, last_synced_at, row_count, lock_token) values ('d', 'final', 'h', '{}', now(), 1, 7)"
+  const COMPLETED = 'completed_at = now()'
+  const FAILED = 'failed_at = now()'
+  const LEASED = "locked_by = 'w', locked_until = now() + interval '1 minute'"
+
+  /** The error of the last of these changes of a row, in a transaction that is undone; undefined if it is accepted. */
+  async function refusal(table: string, changes: readonly string[]): Promise<unknown> {
+    const undo = new Error('undone')
+    return db
+      .transaction(async (tx) => {
+        await tx.query({ text: `insert into leasehold.${table} ${table === 'sync_jobs' ? JOB : CHUNK}` })
+        for (const change of changes)
+          await tx.query({ text: `update leasehold.${table} set ${change} where matrix_id = 'final'` })
+        throw undo
+      })
+      .catch((error: unknown) => (error === undo ? undefined : error))
+  }
+
+  it.each([
+    ['sync_jobs', 'COMPLETED → open', [COMPLETED, 'completed_at = null'], 'completed_at'],
+    ['sync_jobs', 'COMPLETED → FAILED', [COMPLETED, `completed_at = null, ${FAILED}`], 'completed_at'],
+    ['sync_jobs', 'COMPLETED → leased', [COMPLETED, `completed_at = null, ${LEASED}`], 'completed_at'],
+    ['sync_jobs', 'FAILED → COMPLETED', [FAILED, `failed_at = null, ${COMPLETED}`], 'failed_at'],
+    ['sync_jobs', 'FAILED → leased', [FAILED, `failed_at = null, ${LEASED}`], 'failed_at'],
+    ['sync_jobs', 'a lower token', ['lock_token = 6'], 'lock_token'],
+    ['sync_jobs', 'a lower token with a replay', [FAILED, 'failed_at = null, lock_token = 0'], 'lock_token'],
+    ['sync_checkpoints', 'COMPLETED → FAILED', [COMPLETED, `completed_at = null, ${FAILED}`], 'completed_at'],
+    ['sync_checkpoints', 'COMPLETED → leased', [COMPLETED, `completed_at = null, ${LEASED}`], 'completed_at'],
+    ['sync_checkpoints', 'FAILED → COMPLETED', [FAILED, `failed_at = null, ${COMPLETED}`], 'failed_at'],
+    ['sync_checkpoints', 'FAILED → leased', [FAILED, `failed_at = null, ${LEASED}`], 'failed_at'],
+    ['sync_checkpoints', 'a lower token', ['lock_token = 6'], 'lock_token'],
+  ] as const)('of %s: %s', async (table, _, changes, column) => {
+    expect(await refusal(table, changes)).toMatchObject({ code: '23514', table, column })
+  })
+
+  it.each([
+    [
+      'sync_jobs',
+      'a replay of a failed job',
+      [FAILED, 'failed_at = null, error_message = null, attempts = 0'],
+    ],
+    ['sync_jobs', 'an older end', [COMPLETED, "completed_at = now() - interval '1 day'"]],
+    ['sync_jobs', 'a claim', [`${LEASED}, lock_token = 8`]],
+    [
+      'sync_checkpoints',
+      'a new job that wants a chunk again',
+      [COMPLETED, 'completed_at = null, attempts = 0'],
+    ],
+    ['sync_checkpoints', 'a replay', [FAILED, 'failed_at = null']],
+  ] as const)('but not: %s, %s', async (table, _, changes) => {
+    expect(await refusal(table, changes)).toBeUndefined()
+  })
+})
