@@ -170,14 +170,14 @@ const PLAIN_VALUE = /^(?:[\u0021-\u007e](?:[\u0020-\u007e]*[\u0021-\u007e])?)?$/
 export function headerText(
   publisher: string,
   headers: Readonly<Record<string, string>>,
-  reserved: RegExp,
+  reserved?: RegExp,
 ): Record<string, string> {
   const carried: Record<string, string> = {}
   for (const [name, value] of Object.entries(headers)) {
     if (!HEADER_NAME.test(name)) {
       throw new PermanentError(`${publisher} cannot carry a header named ${JSON.stringify(name)}`)
     }
-    if (reserved.test(name)) continue
+    if (reserved?.test(name) === true) continue
     carried[name] = PLAIN_VALUE.test(value) ? value : percentEncoded(value)
   }
   return carried

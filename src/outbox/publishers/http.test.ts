@@ -38,6 +38,30 @@ describe('what arrives', () => {
     })
   })
 
+  it('headers of an event are sent under a prefix, except those of its trace', async () => {
+    const server = await startServer()
+    const headers = {
+      authorization: 'Bearer y',
+      cookie: 'a=b',
+      'x-http-method-override': 'DELETE',
+      'content-encoding': 'gzip',
+      'x-forwarded-for': '10.0.0.1',
+      'ce-type': 'order.forged',
+      tenant: 'acme',
+      tracestate: 'a=b',
+      traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+    }
+    const { tracestate, traceparent, ...others } = headers
+    const bare = await startServer()
+    await publisher(bare.url).publish([outboxEvent({ headers: {} })], publishContext())
+    await publisher(server.url).publish([outboxEvent({ headers })], publishContext())
+    const prefixed = Object.entries(others).map(([name, value]) => [`event-${name}`, value])
+    const added = Object.entries(server.received[0]?.headers ?? {}).filter(
+      ([name]) => !Object.hasOwn(bare.received[0]?.headers ?? {}, name),
+    )
+    expect(Object.fromEntries(added)).toEqual({ ...Object.fromEntries(prefixed), tracestate, traceparent })
+  })
+
   it('headers of an event can neither break the request nor replace those of the publisher', async () => {
     const server = await startServer()
     const event = outboxEvent({

@@ -39,7 +39,7 @@ import {
 export interface HttpPublisherOptions {
   /** Where to POST to: http or https, without credentials in it. */
   readonly url: string
-  /** Sent with every request; they win over headers of events. Credentials belong here. */
+  /** Sent with every request. Credentials belong here. Headers of events have the prefix `event-`. */
   readonly headers?: Readonly<Record<string, string>>
   /** All events of a call in one request, as a JSON array. Default false: a request for each. */
   readonly batch?: boolean
@@ -71,9 +71,12 @@ const OPTION_NAMES = namesOf<HttpPublisherOptions>({
   dispatcher: true,
 })
 
-/** Headers that describe the connection or the request itself. An event must not set them. */
-const RESERVED =
-  /^(?:host|content-length|content-type|transfer-encoding|connection|keep-alive|upgrade|expect|te|trailer|proxy-.*|idempotency-key)$/i
+/** Headers of an event that are sent under their own names: those of its trace, and those that Leasehold sets. */
+const OWN_NAME = /^(?:leasehold-.*|traceparent|tracestate|baggage)$/i
+/** `encode` sets these in binary mode, and leaves out those of the event. */
+const ATTRIBUTE = new RegExp(`^${BINDINGS.http.prefix}`, 'i')
+/** A server would act on many other names that a producer can choose: authorization, cookie, content-encoding. */
+const EVENT_PREFIX = 'event-'
 /** A response is read to its end so that the connection can be reused; a longer one closes it. */
 const MAX_RESPONSE_BYTES = 64 * 1_024
 /** The request never reached the server: the server is unavailable, whatever the event. */
@@ -112,7 +115,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
   }
   const agent =
     options.dispatcher === undefined
-      ? new Agent({ connections: concurrency, connect: { timeout: timeoutMs } })
+      ? new Agent({ connections: concurrency, connect: { timeout: timeoutMs, rejectUnauthorized: true } })
       : undefined
   const dispatcher = options.dispatcher ?? agent
 
@@ -159,9 +162,14 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
 
   function requestFor(event: OutboxEvent): Post {
     const { headers, contentType, body } = encode(event, envelope, BINDINGS.http)
+    const isBinary = envelope !== 'none' && envelope.cloudevents === 'binary'
+    const named = Object.entries(headerText('http', headers)).map(([name, value]) => [
+      OWN_NAME.test(name) || (isBinary && ATTRIBUTE.test(name)) ? name : `${EVENT_PREFIX}${name}`,
+      value,
+    ])
     return {
       headers: {
-        ...headerText('http', headers, RESERVED),
+        ...Object.fromEntries(named),
         'content-type': contentType,
         'idempotency-key': event.eventId,
       },

@@ -34,7 +34,7 @@ export interface KafkaProducer {
 export interface KafkaPublisherOptions {
   /** Connected. That of `@confluentinc/kafka-javascript` must be made with `acks: -1`, which is its default. */
   readonly producer: KafkaProducer
-  /** The topic, or where an event goes. Default: its type. */
+  /** The topic, or where an event goes. Default `leasehold`: with its type, a producer could choose any topic. */
   readonly topic?: string | ((event: OutboxEvent) => string)
   readonly envelope?: Envelope
   /** How long the acknowledgement of a batch may take. Default 30000. */
@@ -65,12 +65,12 @@ interface PreparedMessage {
 /** Publishes to topics of Kafka through your producer. An event is published when the producer has confirmed it. */
 export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   refuseUnknownOptions('kafkaPublisher', options, OPTION_NAMES)
-  const { producer, topic, probe } = options
+  const { producer, topic = 'leasehold', probe } = options
   const envelope = usableEnvelope('kafka', options.envelope)
   const timeoutMs = wholeNumber('kafka', 'timeoutMs', options.timeoutMs ?? 30_000)
   const maxBatch = wholeNumber('kafka', 'maxBatch', options.maxBatch ?? 100)
   if (topic === '') refuse('kafka', 'topic', topic, 'Give the name of a topic.')
-  const topicOf = typeof topic === 'function' ? topic : (event: OutboxEvent) => topic ?? event.type
+  const topicOf = typeof topic === 'function' ? topic : () => topic
   // librdkafka has acks in its configuration and refuses them here; it alone can be flushed.
   const isLibrdkafka = 'flush' in producer
   const acks = isLibrdkafka ? {} : { acks: ALL_REPLICAS }

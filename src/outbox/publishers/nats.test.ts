@@ -69,6 +69,14 @@ it('LIFE-08: an event whose type would address the API of the server, or end its
 })
 
 describe('what arrives', () => {
+  it('without a prefix or a subject, events go to subjects of Leasehold only', async () => {
+    await withStreams(async (streams) => streams.add({ name: 'DEFAULT', subjects: ['leasehold.>'] }))
+    onTestFinished(async () => withStreams(async (streams) => void (await streams.delete('DEFAULT'))))
+    const target = natsPublisher({ connect: { servers: nats.url } })
+    onTestFinished(async () => target.close?.())
+    expect(await target.publish([outboxEvent()], publishContext())).toEqual([{ name: 'done', args: {} }])
+  })
+
   it('LIFE-05: an event that is done is in the stream: body, subject, id, token and the producer’s headers', async () => {
     const event = outboxEvent()
     expect(await publisher().publish([event], publishContext())).toEqual([{ name: 'done', args: {} }])

@@ -28,7 +28,7 @@ export interface NatsPublisherOptions {
   readonly connection?: NatsConnection
   /** The subject of an event. Default: its type, prefixed with `prefix`. A stream must listen on it. */
   readonly subject?: (event: OutboxEvent) => string
-  /** Prefix of the type: `events.` makes `events.order.paid` of `order.paid`. Default: nothing. */
+  /** Prefix of the type: `events.` makes `events.order.paid` of `order.paid`. Default `leasehold.`. */
   readonly prefix?: string
   readonly envelope?: Envelope
   /** How long the acknowledgements of a batch may take. Default 5000. */
@@ -71,7 +71,7 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
   if ((options.connect === undefined) === (options.connection === undefined)) {
     refuse('nats', 'connect', undefined, 'Give either connect or connection.')
   }
-  const { prefix = '', subject: chosen } = options
+  const { prefix = 'leasehold.', subject: chosen } = options
   const subjectOf = chosen ?? ((event: OutboxEvent) => `${prefix}${event.type}`)
   const { port = 4_222, servers = `127.0.0.1:${port}` } = options.connect ?? {}
   const target = options.connect === undefined ? 'nats' : targetAt('nats', ...[servers].flat())

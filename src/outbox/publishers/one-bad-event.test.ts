@@ -159,7 +159,7 @@ describe('LIFE-17: one event that cannot be encoded is refused alone, and its ba
       const model = await connectToRabbit(rabbit.url)
       const channel = await model.createChannel()
       await channel.assertQueue('order.paid', { durable: true })
-      await publishAll(rabbitPublisher({ url: rabbit.url, exchange: '' }))
+      await publishAll(rabbitPublisher({ url: rabbit.url, exchange: '', routingKey: ({ type }) => type }))
       await expectOnlyBadOnesRefused()
       expect((await channel.checkQueue('order.paid')).messageCount).toBe(GOOD)
       await model.close()

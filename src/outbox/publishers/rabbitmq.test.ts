@@ -232,6 +232,8 @@ describe('what fails', () => {
 
   it('the publisher refuses invalid options, and does not repeat the URL with its password', () => {
     expect(() => rabbitPublisher({ exchange: 'x' })).toThrow('Give either url or connection.')
+    // The routing key would be the event's type, and with it a producer could choose any queue.
+    expect(() => publisher({ exchange: '' })).toThrow('routingKey')
     const refused = () => publisher({ url: 'http://user:secret@127.0.0.1' })
     expect(refused).toThrow('amqp:// or amqps://')
     expect(refused).not.toThrow('secret')

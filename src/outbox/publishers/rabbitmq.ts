@@ -25,7 +25,7 @@ export interface RabbitPublisherOptions {
   readonly url?: string
   /** A connection you have already: the publisher opens a channel on it and never closes it. */
   readonly connection?: RabbitConnection
-  /** The exchange, which must exist. `''` is the default exchange: the routing key is then the name of a queue. */
+  /** The exchange, which must exist. `''` is the default exchange: the routing key is then the name of a queue, and must be given. */
   readonly exchange: string
   /** Default: the type of the event. */
   readonly routingKey?: (event: OutboxEvent) => string
@@ -66,6 +66,14 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
   const { exchange, url, connection: given, routingKey = (event: OutboxEvent) => event.type } = options
   if ((url === undefined) === (given === undefined)) {
     refuse('rabbitmq', 'url', undefined, 'Give either url or connection.')
+  }
+  if (exchange === '' && options.routingKey === undefined) {
+    refuse(
+      'rabbitmq',
+      'routingKey',
+      undefined,
+      "With the default exchange it is the name of a queue: give it, because a producer would choose any queue by an event's type.",
+    )
   }
   const address = url === undefined ? undefined : usableUrl('rabbitmq', url, ['amqp:', 'amqps:'])
   const target = address === undefined ? 'rabbitmq' : targetAt('rabbitmq', address)
@@ -189,7 +197,11 @@ function rabbitConnection(
     const address = new URL(url ?? '')
     if (!address.searchParams.has('heartbeat'))
       address.searchParams.set('heartbeat', String(HEARTBEAT_SECONDS))
-    const model = await amqp.connect(address.href, { timeout: settings.connectTimeoutMs, noDelay: true })
+    const model = await amqp.connect(address.href, {
+      timeout: settings.connectTimeoutMs,
+      noDelay: true,
+      rejectUnauthorized: true,
+    })
     // Without a listener an error of the connection would end the process. The channel closes with it.
     model.on('error', () => {})
     try {

@@ -39,7 +39,7 @@ export interface RedisPublisherOptions {
   readonly connect?: Omit<RedisClientOptions, 'url' | 'disableOfflineQueue'>
   /** A connected client you have already: the publisher never closes it. */
   readonly client?: RedisStreams
-  /** The stream, or where an event goes. Default: its type. */
+  /** The stream, or where an event goes. Default `leasehold`: with its type, a producer could choose any key. */
   readonly stream?: string | ((event: OutboxEvent) => string)
   /** About how many entries a stream keeps (`MAXLEN ~`). Default: all. */
   readonly maxLength?: number
@@ -78,6 +78,9 @@ const SERVER_UNAVAILABLE_REPLIES = new Set([
   'NOAUTH',
 ])
 
+/** For rediss:, whatever NODE_TLS_REJECT_UNAUTHORIZED says. The client types it with `tls: true` only, which the URL sets. */
+const VERIFIED = { rejectUnauthorized: true }
+
 /** The field of the body. A header of an event must not be taken for it. */
 const RESERVED = /^payload$/i
 
@@ -87,10 +90,10 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
   const envelope = usableEnvelope('redis', options.envelope)
   const timeoutMs = wholeNumber('redis', 'timeoutMs', options.timeoutMs ?? 5_000)
   const maxBatch = wholeNumber('redis', 'maxBatch', options.maxBatch ?? 100)
-  const { maxLength, stream } = options
+  const { maxLength, stream = 'leasehold' } = options
   if (maxLength !== undefined) wholeNumber('redis', 'maxLength', maxLength)
   if (stream === '') refuse('redis', 'stream', stream, 'Give the name of a stream.')
-  const streamOf = typeof stream === 'function' ? stream : (event: OutboxEvent) => stream ?? event.type
+  const streamOf = typeof stream === 'function' ? stream : () => stream
   const threshold = maxLength ?? 0
   const trim = { TRIM: { strategy: 'MAXLEN', strategyModifier: '~', threshold } } as const
   const connection = redisConnection(options)
@@ -161,7 +164,12 @@ function redisConnection(options: RedisPublisherOptions): Connection<RedisStream
       url,
       disableOfflineQueue: true,
       // Without reconnecting, commands in flight are rejected at once, and the next batch connects anew.
-      socket: { ...connect?.socket, connectTimeout: connectTimeoutMs, reconnectStrategy: false },
+      socket: {
+        ...VERIFIED,
+        ...connect?.socket,
+        connectTimeout: connectTimeoutMs,
+        reconnectStrategy: false,
+      },
     })
     // Without a listener an error of the connection would end the process. The commands in flight are rejected with it.
     client.on('error', () => {})

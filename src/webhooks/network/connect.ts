@@ -13,7 +13,13 @@ import { messageOf } from '../../errors.ts'
 import { deadline, untilAborted } from '../../timeout.ts'
 import { parseAddress } from './address.ts'
 import { NetworkFailure } from './failure.ts'
-import { type NetworkPolicy, type Protocol, proxyCredentials, reasonRefused } from './policy.ts'
+import {
+  type NetworkPolicy,
+  type Protocol,
+  proxyCredentials,
+  reasonRefused,
+  toldToTenants,
+} from './policy.ts'
 import type { Resolve } from './resolve.ts'
 
 export interface Dialled {
@@ -71,7 +77,7 @@ export function openDirectly({
     }
     signal.throwIfAborted()
     if (failure instanceof NetworkFailure) throw failure
-    throw new NetworkFailure('connect', `cannot connect to ${to.host}: ${messageOf(failure)}`, failure)
+    throw new NetworkFailure('connect', `cannot connect to ${to.host}: ${withoutAddress(failure)}`, failure)
   }
 }
 
@@ -88,8 +94,10 @@ async function permittedAddresses(
     const reason = reasonRefused(policy, address, protocol)
     // In the normalized form that was checked, so that the dialler cannot read it differently.
     if (reason === undefined) return parseAddress(address)?.toString() ?? address
-    const where = isAddress ? host : `${host} resolves to ${JSON.stringify(address)}, which`
-    throw new NetworkFailure('refusedAddress', `${where} is ${reason}`)
+    throw new NetworkFailure(
+      'refusedAddress',
+      isAddress ? `${host} is ${reason}` : `${host} resolves to an address that is ${toldToTenants(reason)}`,
+    )
   })
   return [...new Set(permitted)].slice(0, MAX_ADDRESSES_TRIED)
 }
@@ -106,13 +114,22 @@ async function resolveHost(host: string, resolve: Resolve, signal: AbortSignal):
   return addresses
 }
 
+/** The messages of Node contain the address, which may be that of an internal host or of the proxy. */
+function withoutAddress(error: unknown): string {
+  const isSystemError = error instanceof Error && 'syscall' in error && 'code' in error
+  return isSystemError ? String(error.code) : messageOf(error)
+}
+
 /** Checks the address that the kernel reports for the connected socket, whatever the dialler was told. */
 function checkPeer(socket: Socket, { host, protocol }: Destination, policy: NetworkPolicy): Socket {
   const { remoteAddress } = socket
   const reason = remoteAddress === undefined ? 'unknown' : reasonRefused(policy, remoteAddress, protocol)
   if (reason === undefined) return socket
   socket.destroy()
-  throw new NetworkFailure('refusedAddress', `${host} was connected to ${remoteAddress}, which is ${reason}`)
+  throw new NetworkFailure(
+    'refusedAddress',
+    `${host} was connected to an address that is ${toldToTenants(reason)}`,
+  )
 }
 
 async function connected(socket: Socket, timeoutMs: number, signal: AbortSignal): Promise<Socket> {
@@ -147,7 +164,10 @@ export function openThroughProxy(proxy: URL, connectTimeoutMs: number): OpenSock
   return async ({ host, port }, signal) => {
     const authority = `${isIPv6(host) ? `[${host}]` : host}:${port}`
     // One client for each tunnel: the client's connection becomes the tunnel.
-    const client = new Client(proxy.origin, { connectTimeout: connectTimeoutMs, headersTimeout: 0 })
+    const client = new Client(proxy.origin, {
+      connect: { timeout: connectTimeoutMs, rejectUnauthorized: true },
+      headersTimeout: 0,
+    })
     try {
       const headers = { host: authority, ...authorization }
       // undici ignores the signal until it is connected to the proxy.
@@ -162,7 +182,7 @@ export function openThroughProxy(proxy: URL, connectTimeoutMs: number): OpenSock
     } catch (error) {
       signal.throwIfAborted()
       if (error instanceof NetworkFailure) throw error
-      throw new NetworkFailure('proxy', `no connection through the proxy: ${messageOf(error)}`, error)
+      throw new NetworkFailure('proxy', `no connection through the proxy: ${withoutAddress(error)}`, error)
     } finally {
       await client.destroy()
     }
@@ -199,6 +219,8 @@ export function createConnector({ open, connectTimeoutMs, tls = {} }: ConnectorO
   const { ca } = tls
   const secureConnect = buildConnector({
     timeout: 0,
+    // Whatever NODE_TLS_REJECT_UNAUTHORIZED says.
+    rejectUnauthorized: true,
     // A receiver could ask for one handshake after another, which costs processor time and no bytes that we count.
     secureOptions: constants.SSL_OP_NO_RENEGOTIATION,
     ...(ca === undefined ? {} : { ca: [ca].flat() }),

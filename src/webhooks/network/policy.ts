@@ -61,6 +61,16 @@ export function networkPolicy(options: NetworkPolicyOptions = {}): NetworkPolicy
   }
 }
 
+const NOT_FOR_HTTP = 'not one that plain http may be sent to'
+
+/**
+ * What a tenant is told of an address that a name was resolved to. The address itself, and what it is for, would tell
+ * the tenant about the operator's network.
+ */
+export function toldToTenants(reason: string): string {
+  return reason === NOT_FOR_HTTP ? reason : 'not public'
+}
+
 /** Why a request may not go to this address; undefined when it may. */
 export function reasonRefused(policy: NetworkPolicy, text: string, protocol: Protocol): string | undefined {
   const address = parseAddress(text)
@@ -71,7 +81,7 @@ export function reasonRefused(policy: NetworkPolicy, text: string, protocol: Pro
   if (policy.allow.some((range) => isWithin(address, range))) return undefined
   const reason = reasonNotPublic(text)
   if (reason !== undefined) return reason
-  return protocol === 'https:' || policy.allowHttp ? undefined : 'not one that plain http may be sent to'
+  return protocol === 'https:' || policy.allowHttp ? undefined : NOT_FOR_HTTP
 }
 
 export interface TargetOptions {
