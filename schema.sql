@@ -803,6 +803,20 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.refuse_previous_secret()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if not pg_catalog.has_column_privilege(current_user, tg_relid, 'secret', 'update') then
+    raise insufficient_privilege using
+      message = format('permission denied for column previous_secret of table %s: %s may only set it to null', tg_table_name, current_user);
+  end if;
+  return new;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.refuse_sync_transition()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1172,6 +1186,8 @@ CREATE TRIGGER webhook_limits BEFORE INSERT ON leasehold.webhook_outbox FOR EACH
             WHEN ((((2 * octet_length(new.body)) - octet_length(replace(new.body, '{'::text, ''::text))) - octet_length(replace(new.body, '['::text, ''::text))) > 101) THEN ((new.body)::jsonb @? '$.**{102}'::jsonpath)
             ELSE NULL::boolean
         END)) EXECUTE FUNCTION leasehold.refuse_webhook_delivery();
+
+CREATE TRIGGER webhook_previous_secret BEFORE UPDATE OF previous_secret, previous_secret_until ON leasehold.webhook_endpoints FOR EACH ROW WHEN (((new.previous_secret IS NOT NULL) AND ((new.previous_secret IS DISTINCT FROM old.previous_secret) OR (new.previous_secret_until IS DISTINCT FROM old.previous_secret_until)))) EXECUTE FUNCTION leasehold.refuse_previous_secret();
 
 CREATE TRIGGER webhook_transition BEFORE UPDATE OF delivery_status, lease_token ON leasehold.webhook_outbox FOR EACH ROW WHEN (((
         CASE old.delivery_status
@@ -1993,6 +2009,8 @@ comment on function leasehold.previous_bucket_count() is 'How many they had befo
 
 comment on function leasehold.refuse_outbox_transition() is 'Refuses a transition that is not one of the six legal ones, and names these.';
 
+comment on function leasehold.refuse_previous_secret() is 'Refuses to write the previous secret of an endpoint, or to let it live longer, for a role that may not change its secret.';
+
 comment on function leasehold.refuse_sync_transition() is 'Refuses to reopen what has ended, other than by a replay or a new job, and to lower a token.';
 
 comment on function leasehold.refuse_webhook_delivery() is 'Refuses a delivery that is outside a limit, and names the field, its value and the remedy.';
@@ -2151,6 +2169,8 @@ comment on trigger webhook_endpoint_changed on leasehold.webhook_endpoints is 'W
 comment on trigger webhook_endpoint_moved on leasehold.webhook_endpoints is 'Headers may be credentials. Whoever changes the URL must not send them to another server without knowing them.';
 
 comment on trigger webhook_limits on leasehold.webhook_outbox is 'The limits of a delivery, so that a plain INSERT is as safe as send_webhook(). It only refuses.';
+
+comment on trigger webhook_previous_secret on leasehold.webhook_endpoints is 'Workers and dispatchers may only erase the previous secret.';
 
 comment on trigger webhook_transition on leasehold.webhook_outbox is 'The state machine, for everyone who writes to the table. It only refuses.';
 

@@ -407,6 +407,29 @@ create trigger webhook_endpoint_moved before update of url on webhook_endpoints
 
 comment on trigger webhook_endpoint_moved on webhook_endpoints is 'Headers may be credentials. Whoever changes the URL must not send them to another server without knowing them.';
 
+-- A worker erases the previous secret when its rotation is complete, and a dispatcher reads all secrets. Neither may write
+-- one: an old ciphertext of the endpoint, put back here, would let whoever has that secret sign again.
+create function refuse_previous_secret() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if not pg_catalog.has_column_privilege(current_user, tg_relid, 'secret', 'update') then
+    raise insufficient_privilege using
+      message = format('permission denied for column previous_secret of table %s: %s may only set it to null', tg_table_name, current_user);
+  end if;
+  return new;
+end
+$$;
+
+comment on function refuse_previous_secret() is 'Refuses to write the previous secret of an endpoint, or to let it live longer, for a role that may not change its secret.';
+
+create trigger webhook_previous_secret before update of previous_secret, previous_secret_until on webhook_endpoints
+  for each row
+  when (new.previous_secret is not null and (new.previous_secret, new.previous_secret_until) is distinct from (old.previous_secret, old.previous_secret_until))
+  execute function refuse_previous_secret();
+
+comment on trigger webhook_previous_secret on webhook_endpoints is 'Workers and dispatchers may only erase the previous secret.';
+
 create function send_webhook(
   event_type text,
   payload jsonb,

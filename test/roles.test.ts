@@ -155,6 +155,25 @@ async function workerDirectory(): Promise<string> {
 }
 
 describe('leasehold_worker', () => {
+  it.each(['worker', 'dispatcher'] as const)(
+    'a %s can erase the previous secret of an endpoint, and neither replace it nor let it live longer',
+    async (who) => {
+      const { id } = await addEndpoint(db, 'https://receiver.example/hook')
+      const end = `previous_secret_until = now() + interval '1 day'`
+      const change = async (set: string): Promise<unknown> =>
+        refusalOf(who, `update leasehold.webhook_endpoints set ${set} where id = '${id}'`)
+      expect(await change(`previous_secret = 'captured', ${end}`)).toBe(REFUSED)
+      await db.query({
+        text: `update leasehold.webhook_endpoints set previous_secret = secret, ${end} where id = $1`,
+        values: [id],
+      })
+      expect(await change(`previous_secret = 'broken'`)).toBe(REFUSED)
+      expect(await change(`previous_secret_until = 'infinity'`)).toBe(REFUSED)
+      expect(await change('previous_secret = null, previous_secret_until = null')).toBe('not refused')
+      await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [id] })
+    },
+  )
+
   it(
     'a worker process publishes, syncs, reaps and applies retention, and a dispatcher delivers, each without any other privilege',
     async () => {

@@ -558,6 +558,15 @@ values ('https://receiver.example', 'enc1.x', false, 'answered with HTTP 410 Gon
     expect(other.text).toContain(id)
     const both = `${Buffer.alloc(32, 9).toString('base64')},${SECRET_KEY}`
     expect((await server.examine({ secretKey: both })).findings).toEqual([])
+    await server.asAdmin(
+      `update leasehold.webhook_endpoints set previous_secret = 'enc1.damaged', previous_secret_until = now() + interval '1 day'`,
+    )
+    expect(only(await server.examine({ secretKey: SECRET_KEY }))).toMatchObject({
+      severity: 'warning',
+      text: expect.stringMatching(
+        new RegExp(`^The previous secrets .+ ${id}\\. Deliveries are signed with the current one alone`),
+      ),
+    })
     await server.asAdmin(`update leasehold.webhook_endpoints set secret = 'enc1.damaged'`)
     expect(only(await server.examine({ secretKey: SECRET_KEY })).text).toContain('are damaged')
     const { checks } = await server.examine()

@@ -11,7 +11,7 @@ import { keysHeldUp } from '../outbox/admin/held-up-keys.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { unreapedTables } from '../worker/index.ts'
-import { decrypt } from '../webhooks/signing/encryption.ts'
+import { decrypt, type SecretKeys } from '../webhooks/signing/encryption.ts'
 import { decryptHeaders, type Headers } from '../webhooks/endpoints/secrets.ts'
 import { type Check, type Examination, NotApplicable, type Problem } from './check.ts'
 import { runReaper } from './workers.ts'
@@ -159,17 +159,18 @@ from ${quoteQualified(schema, 'webhook_endpoints')} order by id limit ${MAX_ENDP
     }),
   )
   const unreadable = new Map<string, string[]>()
+  const unreadablePrevious: string[] = []
   for (const { id, secret, previous, headers } of rows) {
     try {
       decrypt(keys, secret, id)
-      if (previous !== null) decrypt(keys, previous, id)
       decryptHeaders(keys, id, headers)
+      if (previous !== null && !isReadable(keys, previous, id)) unreadablePrevious.push(id)
     } catch (error) {
       if (!isLeaseholdError(error)) throw error
       unreadable.set(error.code, [...(unreadable.get(error.code) ?? []), id])
     }
   }
-  return [...unreadable].map(([code, ids]) => ({
+  const current = [...unreadable].map(([code, ids]): Problem => ({
     severity: 'error',
     text:
       code === 'SECRET_KEY_INVALID'
@@ -180,6 +181,24 @@ from ${quoteQualified(schema, 'webhook_endpoints')} order by id limit ${MAX_ENDP
         ? `Give the key that the dispatchers have. If the secrets were encrypted with an older one, add it after the newest, separated by a comma; then re-encrypt with \`leasehold webhooks endpoints encrypt${schemaFlag(schema)}\`.`
         : `Rotate their secrets with \`leasehold webhooks endpoints rotate${schemaFlag(schema)}\`, set their headers again, and find out who writes to these rows.`,
   }))
+  if (unreadablePrevious.length === 0) return current
+  const previous: Problem = {
+    severity: 'warning',
+    text: `The previous secrets of these endpoints cannot be read: ${some(unreadablePrevious)}. Deliveries are signed with the current one alone, and receivers that have only the previous one refuse them.`,
+    remedy:
+      'If an older secret key is missing, give it after the newest, separated by a comma. Otherwise find out who writes to these rows; a reaper erases previous secrets when their time is over.',
+  }
+  return [...current, previous]
+}
+
+function isReadable(keys: SecretKeys, secret: string, id: string): boolean {
+  try {
+    decrypt(keys, secret, id)
+    return true
+  } catch (error) {
+    if (!isLeaseholdError(error)) throw error
+    return false
+  }
 }
 
 async function endpointProblems({ read, schema, thresholds }: Examination): Promise<Problem[]> {

@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises'
-import { expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { Events } from './events.ts'
 import { type Served, ServedWorkers } from './served-workers.ts'
 import { SettingsLayers, type WorkerSettings } from './settings.ts'
@@ -44,16 +44,25 @@ async function served() {
   return { workers, worker, added, database, answerAll }
 }
 
+/** Between two readings of the settings of a worker. */
+const INTERVAL_MS = 100
+
+beforeEach(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] }))
+afterEach(() => void vi.useRealTimers())
+
 it('an older answer that arrives late does not undo a newer change: a poll of the settings, and a pause that is announced meanwhile', async () => {
   const { workers, worker, added, database, answerAll } = await served()
   workers.add(added)
   await turn()
   await answerAll()
   const polled = workers.readAllSettings()
-  await turn()
+  await vi.advanceTimersByTimeAsync(INTERVAL_MS)
+  expect(database.asked).toHaveLength(1)
   database.stored = { paused: true }
   workers.heard({ type: 'settingsChanged', name: 'jobs' })
   await turn()
+  await answerAll()
+  await vi.advanceTimersByTimeAsync(INTERVAL_MS)
   await answerAll()
   await polled
   expect(worker.settings.paused).toBe(true)
@@ -66,7 +75,23 @@ it('a change that is announced while a worker starts is applied once it runs', a
   await turn()
   await answerAll()
   workers.add(added)
-  await turn()
+  await vi.advanceTimersByTimeAsync(INTERVAL_MS)
   await answerAll()
   expect(worker.settings.paused).toBe(true)
+})
+
+it('however many changes are announced, and whoever announces them, settings are read every 100 ms at most', async () => {
+  const { workers, added, database, answerAll } = await served()
+  workers.add(added)
+  await turn()
+  await answerAll()
+  let readings = 0
+  for (let ms = 0; ms < 1_000; ms += 1) {
+    workers.heard({ type: 'settingsChanged', name: 'jobs' })
+    await vi.advanceTimersByTimeAsync(1)
+    readings += database.asked.length
+    await answerAll()
+  }
+  expect(readings).toBeGreaterThanOrEqual(8)
+  expect(readings).toBeLessThanOrEqual(10)
 })

@@ -14,6 +14,9 @@ export interface Served {
   readonly layers: SettingsLayers
 }
 
+/** Between two readings of the settings of one worker. */
+const MIN_READING_INTERVAL_MS = 100
+
 /** What a reaper has to know of a worker that runs elsewhere. */
 interface Reaped {
   readonly table: string
@@ -49,6 +52,9 @@ export class ServedWorkers {
   #processes: Readonly<Record<string, number>> = {}
   /** Whose settings are being read, by name. */
   readonly #readings = new Map<string, Reading>()
+  /** When they were last read, by name. */
+  readonly #readAt = new Map<string, number>()
+  #isStopped = false
 
   constructor(options: ServedWorkersOptions) {
     this.#options = options
@@ -225,12 +231,21 @@ export class ServedWorkers {
   async #follow(name: string, reading: Reading): Promise<void> {
     const { events, worker } = this.#options
     while (reading.isOutdated) {
+      await this.#pauseBefore(name)
+      if (this.#isStopped) break
       reading.isOutdated = false
       await this.#readSettings(name).catch((error: unknown) =>
         reportError(events, worker, 'reading the settings', error),
       )
     }
     this.#readings.delete(name)
+  }
+
+  /** Whoever may connect can announce changes, as many as it likes. */
+  async #pauseBefore(name: string): Promise<void> {
+    const leftMs = (this.#readAt.get(name) ?? -Infinity) + MIN_READING_INTERVAL_MS - performance.now()
+    if (leftMs > 0) await new Promise((resolve) => setTimeout(resolve, leftMs))
+    this.#readAt.set(name, performance.now())
   }
 
   /** Rows of this table may have become claimable. */
@@ -240,6 +255,7 @@ export class ServedWorkers {
 
   /** Not clean: rows are still leased. */
   async stop(): Promise<{ readonly clean: boolean }> {
+    this.#isStopped = true
     const stopped = await Promise.all([...this].map(async ({ worker }) => worker.stop()))
     return { clean: stopped.every(({ clean }) => clean) }
   }

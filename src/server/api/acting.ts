@@ -76,6 +76,8 @@ function enterSql({ role, tenant, principal, statementTimeoutMs, readOnly }: Act
     ...(readOnly ? ['set transaction read only'] : []),
     `set local statement_timeout = ${statementTimeoutMs}`,
     `set local lock_timeout = ${statementTimeoutMs}`,
+    // To compile a list of deliveries took 0.3 to 0.5 s, and to read it 0.01 s.
+    'set local jit = off',
     `set local leasehold.principal = ${quoteLiteral(principal)}`,
     `set local leasehold.tenant = ${quoteLiteral(tenant ?? '')}`,
     roleSql(role, prefix),

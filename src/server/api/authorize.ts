@@ -123,19 +123,21 @@ function cookieOf(request: Request, name: string): string | undefined {
   return cookies.find((cookie) => cookie.startsWith(`${name}=`))?.slice(name.length + 1)
 }
 
-const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS'])
-
 /**
- * Refuses a change that a page of another site has the browser send. A browser adds cookies, and reaches loopback; it also
- * says where the page comes from. A client that sends a key itself is no browser that was tricked.
+ * Refuses what a page of another site has the browser send. A browser adds cookies, and reaches loopback; it also says where
+ * the page comes from. A client that sends a key itself is no browser that was tricked. Whoever follows a link sees the
+ * answer, and the page with the link does not.
  */
 export function refuseOtherOrigins(request: Request): void {
   const isBearer = /^Bearer /i.test(request.headers.get('authorization') ?? '')
-  if (SAFE_METHODS.has(request.method) || isBearer) return
+  if (isBearer) return
   const origin = request.headers.get('origin')
   const site = request.headers.get('sec-fetch-site')
+  const isNavigation = request.method === 'GET' && request.headers.get('sec-fetch-mode') === 'navigate'
   const isOwn =
-    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === ownHost(request)
+    origin === null
+      ? site === null || site === 'same-origin' || isNavigation
+      : hostOf(origin) === ownHost(request)
   if (isOwn) return
   throw new LeaseholdError('ROLE_TOO_LOW', `The request comes from a page of ${origin ?? 'another site'}.`, {
     remedy: 'Send it from a page of this host, or with a key in the Authorization header.',

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Received, useApi } from '../../../test/support/api.ts'
 import { openSession } from '../../../test/support/database.ts'
 import { type Proxy, startProxy } from '../../../test/support/proxy.ts'
-import { type Database, openDatabase } from '../../postgres/index.ts'
+import { type Database, openDatabase, quoteIdentifier } from '../../postgres/index.ts'
 import { type Api, createApi } from './api.ts'
 import { RateLimiter } from './limits.ts'
 
@@ -168,6 +168,30 @@ it.each([
     await own.close()
   },
 )
+
+it('statements run without JIT, which takes longer than they do', async () => {
+  const own = openDatabase({ url: loginUrl })
+  const jit = new Set<unknown>()
+  const looking: Database = {
+    ...own,
+    transaction: async (work, more) =>
+      own.transaction(async (tx) => {
+        const result = await work(tx)
+        const { rows } = await tx.query<{ jit: string }>({
+          text: "select current_setting('jit') as jit where current_setting('leasehold.principal', true) <> ''",
+        })
+        for (const row of rows) jit.add(row.jit)
+        return result
+      }, more),
+  }
+  await db.query({ text: `alter role ${quoteIdentifier(new URL(loginUrl).username)} set jit = on` })
+  const api = createApi({ db: looking, onError: (error) => void errors.push(error) })
+  const headers = { authorization: `Bearer ${keys.operate}` }
+  const { status } = await api.fetch(new Request('http://localhost/api/v1/webhooks/deliveries', { headers }))
+  expect([status, [...jit]]).toEqual([200, ['off']])
+  await api.stop()
+  await own.close()
+})
 
 it('a key opens no more sessions than it may send requests', async () => {
   const statuses: number[] = []

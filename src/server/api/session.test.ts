@@ -119,6 +119,28 @@ it.each([
   expect((await send('POST', '/outbox/events', by(cookie, request))).status).toBe(201)
 })
 
+it.each([
+  ['of another site', { origin: 'https://evil.example' }],
+  ['that the browser calls cross-site', { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors' }],
+  ['that the browser calls same-site', { 'sec-fetch-site': 'same-site', 'sec-fetch-mode': 'cors' }],
+])('a page %s cannot have the browser ask, either', async (_, headers) => {
+  const cookie = await open(keys.read)
+  expect(await send('GET', '/outbox/events', by(cookie, { headers }))).toMatchObject({
+    status: 403,
+    body: { errors: [{ field: 'header.origin' }] },
+  })
+  expect((await send('GET', '/outbox/events', { headers, key: 'read' })).status).toBe(200)
+})
+
+it.each([
+  ['its own page', { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors' }],
+  ['the address bar', { 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate' }],
+  ['a link on another site', { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' }],
+])('a browser may ask from %s', async (_, headers) => {
+  const cookie = await open(keys.read)
+  expect((await send('GET', '/outbox/events', by(cookie, { headers }))).status).toBe(200)
+})
+
 it('another site cannot open or end a session either', async () => {
   const headers = { origin: 'https://evil.example' }
   const opened = await send('POST', '/session', { key: null, body: { key: keys.read }, headers })

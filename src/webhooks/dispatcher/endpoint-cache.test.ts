@@ -81,6 +81,19 @@ describe('the endpoint cache', () => {
     },
   )
 
+  it('an endpoint whose previous secret cannot be read is usable, signs with the current one, and is reported', async () => {
+    const { id } = await addEndpoint(db, 'https://healthy.example/')
+    await db.query({
+      text: `update leasehold.webhook_endpoints set previous_secret = 'enc1.damaged', previous_secret_until = now() + interval '1 day'`,
+    })
+    const cache = newCache()
+    const { endpoints: states } = await cache.refresh()
+    expect(states).toMatchObject([{ id, endpoint: { id } }])
+    expect(states[0]?.endpoint?.signers(systemClock.monotonicNow())).toHaveLength(1)
+    await cache.refresh()
+    expect(reported).toMatchObject([{ id, error: { message: expect.stringContaining('previous secret') } }])
+  })
+
   it('an endpoint whose circuit or previous secret never ends is usable', async () => {
     const { id } = await addEndpoint(db, 'https://healthy.example/', {
       failing_since: new Date(),

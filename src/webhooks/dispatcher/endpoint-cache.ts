@@ -1,6 +1,6 @@
 /** The enabled endpoints, as a dispatcher needs them: read from the database when they change, and decrypted. */
 import type { Clock } from '../../clock.ts'
-import { LeaseholdError } from '../../errors.ts'
+import { LeaseholdError, messageOf } from '../../errors.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
 import { decryptHeaders } from '../endpoints/secrets.ts'
@@ -48,7 +48,7 @@ export interface EndpointCacheOptions {
   readonly role: string
   readonly keys: () => SecretKeys
   readonly clock: Clock
-  /** Called once for each version of an endpoint that cannot be used. */
+  /** Called once for each version of an endpoint that cannot be used, or whose previous secret cannot be. */
   readonly onUnusable: (id: string, error: unknown) => void
 }
 
@@ -141,18 +141,34 @@ export class EndpointCache {
     return new Map(rows.map((row) => [row.id, { version: row.version, endpoint: this.#parse(row) }]))
   }
 
-  #parse(row: EndpointRow): CachedEndpoint | undefined {
+  /** One that cannot be read is left out: it must not keep deliveries from being made, and the current secret is enough. */
+  #previousOf(row: EndpointRow): { readonly signer: Signer; readonly until: number } | undefined {
     const { keys, clock, onUnusable } = this.#options
+    if (row.previous_secret === null || row.previous_for_ms === null) return undefined
+    try {
+      return {
+        signer: signer(decrypt(keys(), row.previous_secret, row.id)),
+        until: clock.monotonicNow() + row.previous_for_ms,
+      }
+    } catch (error) {
+      onUnusable(
+        row.id,
+        new LeaseholdError(
+          'SECRET_DAMAGED',
+          `The previous secret of the endpoint ${row.id} cannot be read: ${messageOf(error)}`,
+          { remedy: 'Its deliveries are signed with the current one alone.', cause: error },
+        ),
+      )
+      return undefined
+    }
+  }
+
+  #parse(row: EndpointRow): CachedEndpoint | undefined {
+    const { keys, onUnusable } = this.#options
     try {
       refuseInvalidLimits(row)
       const current = signer(decrypt(keys(), row.secret, row.id))
-      const previous =
-        row.previous_secret === null || row.previous_for_ms === null
-          ? undefined
-          : {
-              signer: signer(decrypt(keys(), row.previous_secret, row.id)),
-              until: clock.monotonicNow() + row.previous_for_ms,
-            }
+      const previous = this.#previousOf(row)
       const both = previous === undefined ? [current] : [current, previous.signer]
       return {
         id: row.id,
