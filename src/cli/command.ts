@@ -64,4 +64,10 @@ export const DATABASE_SETTINGS = [
 ] as const
 
 /** The settings of every command that sends webhooks or creates endpoints. */
-export const WEBHOOK_SETTINGS = ['webhookAllow', 'webhookRefuse', 'webhookPorts', 'webhookProxy'] as const
+export const WEBHOOK_SETTINGS = [
+  'webhookAllow',
+  'webhookRefuse',
+  'webhookPorts',
+  'webhookProxy',
+  'webhookEndpointsPerTenant',
+] as const

@@ -229,7 +229,11 @@ async function serveDashboard(
     db: pool,
     schema,
     tables: work.declared.filter(({ table }) => !own.has(tableName(table))),
-    webhooks: { network: webhookNetwork(settings), ...(secretKey === undefined ? {} : { secretKey }) },
+    webhooks: {
+      network: webhookNetwork(settings),
+      maxPerTenant: settings.webhookEndpointsPerTenant,
+      ...(secretKey === undefined ? {} : { secretKey }),
+    },
     onError: (error) => log.error({ err: error }, 'a request to the API failed'),
     ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),
     instance: { name, color },

@@ -59,6 +59,7 @@ describe('the sources of settings', () => {
       webhookRefuse: [],
       webhookPorts: undefined,
       webhookProxy: undefined,
+      webhookEndpointsPerTenant: 100,
       databaseWaitMs: 30_000,
       maxConnections: undefined,
       auditRetentionMs: undefined,

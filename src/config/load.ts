@@ -58,6 +58,7 @@ export interface Settings {
   /** The only ports that webhooks may be sent to; undefined: any. */
   readonly webhookPorts: readonly number[] | undefined
   readonly webhookProxy: string | undefined
+  readonly webhookEndpointsPerTenant: number
   readonly databaseWaitMs: number
   /** Undefined: made from host, process id and a random part. */
   readonly workerId: string | undefined
@@ -181,6 +182,7 @@ function complete(
     webhookRefuse: parsed.webhookRefuse,
     webhookPorts: parsed.webhookPorts,
     webhookProxy: parsed.webhookProxy,
+    webhookEndpointsPerTenant: parsed.webhookEndpointsPerTenant,
     databaseWaitMs,
     workerId: parsed.workerId,
     maxConnections: parsed.maxConnections,

@@ -6,6 +6,7 @@ import { isLeaseholdError } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { MIN_AUDIT_RETENTION_MS } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
+import { DEFAULT_MAX_PER_TENANT, LARGEST_MAX_PER_TENANT } from '../webhooks/endpoints/endpoint.ts'
 import { networkPolicy, parseProxyUrl } from '../webhooks/network/policy.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
 
@@ -78,6 +79,9 @@ export const settingsSchema = z.strictObject({
     .string()
     .refine((url) => isAccepted(() => parseProxyUrl(url)))
     .exactOptional(),
+  webhookEndpointsPerTenant: number
+    .pipe(z.int().min(1).max(LARGEST_MAX_PER_TENANT))
+    .default(DEFAULT_MAX_PER_TENANT),
   databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
   workerId: z.string().regex(WORKER_ID).exactOptional(),
   maxConnections: number.pipe(z.int().min(1).max(1_000)).exactOptional(),
@@ -193,6 +197,10 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   webhookProxy: {
     purpose: 'HTTP proxy for webhooks; the proxy then decides which addresses are allowed',
     rule: 'a URL such as http://proxy.internal:3128',
+  },
+  webhookEndpointsPerTenant: {
+    purpose: `how many webhook endpoints a tenant may have (default: ${DEFAULT_MAX_PER_TENANT})`,
+    rule: `a whole number from 1 to ${LARGEST_MAX_PER_TENANT}`,
   },
   secretKey: {
     purpose: 'key that encrypts the secrets and headers of webhook endpoints',

@@ -202,6 +202,15 @@ describe('list and show', () => {
   })
 })
 
+it('an endpoint beyond the limit of its tenant is refused', async () => {
+  const limit = ['--webhook-endpoints-per-tenant', '1']
+  const tenant = ['--tenant', 'limited']
+  expect((await endpoints(['create', HOOKS, ...tenant, ...limit])).code).toBe(0)
+  const { code, stderr } = await endpoints(['create', HOOKS, ...tenant, ...limit])
+  expect(code).toBe(2)
+  expect(stderr).toContain('tenant "limited" has 1 endpoint, and at most 1 is allowed')
+})
+
 describe('changes', () => {
   it('update changes the named fields, and removes those that are to be removed', async () => {
     const id = await create('--types', 'a', '--rate', '1', '--header', 'x-a=1', '--ordered')

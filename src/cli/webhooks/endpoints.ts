@@ -45,7 +45,8 @@ async function withEndpoints<Result>(
     async (db, schema) => {
       // An empty key is none: the settings have read the environment already.
       const secretKey = (await secretKeyOf(settings)) ?? ''
-      return act(endpoints(db, { schema, secretKey, network: webhookNetwork(settings) }))
+      const maxPerTenant = settings.webhookEndpointsPerTenant
+      return act(endpoints(db, { schema, secretKey, network: webhookNetwork(settings), maxPerTenant }))
     },
     neededRole,
   )

@@ -56,8 +56,8 @@ export interface ApiOptions {
    * that of the connection, where the server is one of Node.js.
    */
   readonly clientAddress?: (request: Request) => string | undefined
-  /** For the secrets of endpoints, and which URLs they may have. */
-  readonly webhooks?: Pick<EndpointsOptions, 'secretKey' | 'network'>
+  /** For the secrets of endpoints, which URLs they may have, and how many a tenant may have. */
+  readonly webhooks?: Omit<EndpointsOptions, 'schema'>
   /** Lease tables of your own, for `/tables`. Give the declarations of their workers, so that explanations know these. */
   readonly tables?: readonly (LeaseTable | WorkerOfOwnTable)[]
   /** How long a statement may take. Default 5,000. */
@@ -93,7 +93,7 @@ const OPTIONS = namesOf<ApiOptions>({
 /** What routes need besides the database. */
 export interface ApiContext {
   readonly schema: string
-  readonly webhooks: Pick<EndpointsOptions, 'secretKey' | 'network'>
+  readonly webhooks: Omit<EndpointsOptions, 'schema'>
   readonly tables: readonly LeaseTable[]
   /** The workers of these tables, as far as they are known. */
   readonly workers: readonly WorkerOfOwnTable[]

@@ -87,6 +87,10 @@ export interface By {
   readonly reason?: string | undefined
 }
 
+/** How many endpoints a tenant may have by default: each gets a row for every event. */
+export const DEFAULT_MAX_PER_TENANT = 100
+export const LARGEST_MAX_PER_TENANT = 1_000_000
+
 /** What is shown in place of the value of a header. */
 export const HIDDEN_VALUE = '***'
 

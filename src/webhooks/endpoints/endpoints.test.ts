@@ -127,6 +127,37 @@ describe('an endpoint', () => {
     })
   })
 
+  it('a tenant has at most as many endpoints as the limit, also if they are created at once', async () => {
+    const limited = endpoints(db, { secretKey, maxPerTenant: 3 })
+    const create = async (tenant: string): Promise<unknown> => limited.create({ url: HOOKS, tenant }, BY)
+    const results = await Promise.allSettled(Array.from({ length: 8 }, async () => create('acme')))
+    expect(results.filter(({ status }) => status === 'fulfilled')).toHaveLength(3)
+    await expect(create('acme')).rejects.toMatchObject({
+      code: 'REQUEST_INVALID',
+      field: 'tenant',
+      message: expect.stringContaining('tenant "acme" has 3 endpoints, and at most 3 are allowed.'),
+      remedy: expect.stringContaining('webhookEndpointsPerTenant'),
+    })
+    expect(await limited.list({ tenant: 'acme' })).toMatchObject({ endpoints: { length: 3 } })
+    await create('globex')
+    const { endpoints: listed } = await limited.list({ tenant: 'acme' })
+    await limited.delete(listed[0]?.id ?? '', BY)
+    await create('acme')
+  })
+
+  it('without a limit of its own, a tenant has at most 100 endpoints', async () => {
+    await db.query({
+      text: `insert into leasehold.webhook_endpoints (tenant, url, secret)
+        select 'acme', 'https://receiver.example/' || n, 'none' from generate_series(1, 100) as n`,
+    })
+    await expect(managed.create({ url: HOOKS, tenant: 'acme' }, BY)).rejects.toThrow('at most 100')
+    await managed.create({ url: HOOKS }, BY)
+  })
+
+  it.each([0, 1.5, 1_000_001, Number.NaN])('the limit cannot be %s', (maxPerTenant) => {
+    expect(() => endpoints(db, { secretKey, maxPerTenant })).toThrow('maxPerTenant')
+  })
+
   it.each([
     ['host', 'https://other.example/hooks'],
     ['port', 'https://receiver.example:8443/hooks'],

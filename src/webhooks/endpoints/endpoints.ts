@@ -1,5 +1,7 @@
 /** Creating, changing, listing and deleting the endpoints that webhooks are delivered to. */
 import { audit } from '../../admin/audit.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { counted } from '../../figures.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -11,9 +13,11 @@ import { checkBy, checkChanges, checkNew, checkSecret, type Column, refuse } fro
 import { isWhole, describeValue } from '../../messages/validate.ts'
 import {
   type By,
+  DEFAULT_MAX_PER_TENANT,
   type Endpoint,
   ENDPOINT_COLUMNS,
   endpointNotFound,
+  LARGEST_MAX_PER_TENANT,
   type EndpointChanges,
   type EndpointDetails,
   type NewEndpoint,
@@ -41,6 +45,8 @@ export interface EndpointsOptions {
   readonly secretKey?: string | undefined
   /** Which URLs are permitted; give the dispatcher the same. Default: https to public addresses. */
   readonly network?: EndpointNetwork | undefined
+  /** How many endpoints a tenant may have, because each costs a row for every event. Default 100. */
+  readonly maxPerTenant?: number | undefined
 }
 
 export interface EndpointNetwork extends NetworkPolicyOptions {
@@ -111,11 +117,45 @@ const CIRCUIT_CLOSED = 'failures = 0, failing_since = null, open_until = null'
 
 /** Manages the endpoints in this database. */
 export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoints {
-  refuseUnknownOptions('endpoints', options, ['schema', 'secretKey', 'network'])
-  const { schema = 'leasehold', network: { proxied = false, ...network } = {} } = options
+  refuseUnknownOptions('endpoints', options, ['schema', 'secretKey', 'network', 'maxPerTenant'])
+  const {
+    schema = 'leasehold',
+    maxPerTenant = DEFAULT_MAX_PER_TENANT,
+    network: { proxied = false, ...network } = {},
+  } = options
   const rules = { policy: networkPolicy(network), proxied }
   const keys = readSecretKeys(options.secretKey)
   const table = quoteQualified(schema, 'webhook_endpoints')
+  if (!isWhole(maxPerTenant, 1, LARGEST_MAX_PER_TENANT)) {
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      `The options of endpoints: maxPerTenant is ${describeValue(maxPerTenant)}, but must be a whole number from 1 to ${LARGEST_MAX_PER_TENANT}.`,
+      { remedy: 'Correct the option.' },
+    )
+  }
+
+  /** Endpoints of one tenant are created one after the other, so that two at once do not exceed the limit together. */
+  async function requireRoom(tx: Queryable, tenant: string): Promise<void> {
+    await tx.query({
+      text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
+      values: [`leasehold endpoints ${schema} ${tenant}`],
+    })
+    const { rows } = await tx.query<{ count: number }>({
+      text: `select count(*)::int as count from ${table} where tenant = $1`,
+      values: [tenant],
+    })
+    const count = rows[0]?.count ?? 0
+    if (count < maxPerTenant) return
+    throw new LeaseholdError(
+      'REQUEST_INVALID',
+      `Nothing was changed: tenant ${JSON.stringify(tenant)} has ${counted(count, 'endpoint')}, and at most ${maxPerTenant} ${maxPerTenant === 1 ? 'is' : 'are'} allowed.`,
+      {
+        field: 'tenant',
+        remedy:
+          'Delete endpoints that are not used, or raise the setting webhookEndpointsPerTenant (--webhook-endpoints-per-tenant; in the library the option maxPerTenant).',
+      },
+    )
+  }
 
   async function record(
     tx: Queryable,
@@ -177,7 +217,7 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
   return {
     async create(given, by) {
       const columns = checkNew(given, by, rules)
-      const { signing = 'v1' } = given
+      const { signing = 'v1', tenant = '' } = given
       const id = newEventIds()()
       const { shown: secret, stored: encrypted } = encryptSecret(
         requireSecretKeys(keys),
@@ -188,6 +228,7 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
       const names = ['id', 'secret', ...columns.map(({ column }) => column)]
       const values = [id, encrypted, ...storedValues(id, columns)]
       return db.transaction(async (tx) => {
+        await requireRoom(tx, tenant)
         await tx.query({
           text: `insert into ${table} (${names.join(', ')}) values (${values.map((_, i) => `$${i + 1}`).join(', ')})`,
           values,

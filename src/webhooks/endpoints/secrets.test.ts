@@ -288,14 +288,14 @@ describe('a new key', () => {
   })
 
   it('reencryptSecrets encrypts all secrets with the newest key, is audited, and changes nothing the second time', async () => {
-    const old = endpoints(db, { secretKey: OLD_KEY })
+    const old = endpoints(db, { secretKey: OLD_KEY, maxPerTenant: 1_000 })
     // One after the other: each needs a connection, and waiting for one has a time limit.
     const made: Awaited<ReturnType<typeof old.create>>[] = []
     while (made.length < 205) made.push(await old.create({ url: HOOKS }, BY))
     const ids = made.map(({ endpoint }) => endpoint.id)
     const [first] = made
     const rotated = await old.rotateSecret(first?.endpoint.id ?? '', BY)
-    const both = endpoints(db, { secretKey: `${NEW_KEY},${OLD_KEY}` })
+    const both = endpoints(db, { secretKey: `${NEW_KEY},${OLD_KEY}`, maxPerTenant: 1_000 })
     const fresh = await both.create({ url: HOOKS }, BY)
 
     expect(await both.reencryptSecrets({ principal: 'ada', reason: 'a new key' })).toBe(205)

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { OTHER_TENANT, TENANT, useApi } from '../../../../test/support/api.ts'
 import { useReceivers } from '../../../../test/support/receiver.ts'
 import {
@@ -467,6 +467,25 @@ describe('a key of a tenant', () => {
       expect(refused).toMatchObject({ status: 422, body: { errors: [{ field: 'body.tenant' }] } })
     }
     expect(await everything()).toEqual(before)
+  })
+
+  it('creates no endpoint beyond the limit of its tenant', async () => {
+    await db.query({
+      text: `insert into leasehold.webhook_endpoints (tenant, url, secret)
+        select $1, $2 || n, 'none' from generate_series(1, 100) as n`,
+      values: [OTHER_TENANT, URL_GIVEN],
+    })
+    onTestFinished(async () => {
+      await db.query({
+        text: 'delete from leasehold.webhook_endpoints where tenant = $1',
+        values: [OTHER_TENANT],
+      })
+    })
+    const refused = await send('POST', '/webhooks/endpoints', {
+      key: 'otherTenant',
+      body: { url: URL_GIVEN },
+    })
+    expect(refused).toMatchObject({ status: 422, body: { detail: expect.stringContaining('at most 100') } })
   })
 
   it('does every change to its own endpoints and deliveries', async () => {
