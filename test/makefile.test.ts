@@ -39,12 +39,26 @@ it('REC-17: make without a target changes nothing and lists the targets', async 
   )
 })
 
-it('REC-17: the number of reconcilers that is given to make reaches the services', async () => {
-  const [, variable, byDefault] =
+it('REC-17: the number of reconcilers that is given to make reaches the services, and make sets none itself', async () => {
+  const [, variable] =
     /^\$\{(\w+):-(\d+)\}$/.exec((await composeServices())['reconciler']?.deploy?.replicas ?? '') ?? []
-  // A recipe of the test, run with the variables of the Makefile.
+  // A recipe of the test, run with the variables of the Makefile. What is in the environment wins over .env.
   const shown = async (...given: readonly string[]): Promise<string> =>
-    make('--eval', `shown: ; @echo $$${variable}`, 'shown', ...given)
-  expect(await shown()).toBe(byDefault)
+    make('--eval', `shown: ; @echo $\${${variable}-of .env}`, 'shown', ...given)
+  expect(await shown()).toBe('of .env')
   expect(await shown('RECONCILERS=5')).toBe('5')
+})
+
+it('REC-17: make stop also stops the services of profiles', async () => {
+  const [, profile = ''] = /--profile (\w+) down$/.exec(await make('--dry-run', 'stop')) ?? []
+  for (const [name, { profiles = [profile] }] of Object.entries(await composeServices()))
+    expect(profiles, name).toContain(profile)
+})
+
+it('the passwords of a deployment are not committed, and an example names all of them', async () => {
+  expect((await projectFile('.gitignore')).split('\n')).toContain('.env')
+  const named = (text: string, pattern: RegExp): Set<string> =>
+    new Set([...text.matchAll(pattern)].map(([, name = '']) => name))
+  const wanted = named(await projectFile('compose.yaml'), /\$\{(\w+(?:_PASSWORD|SECRET_KEY))[:}]/g)
+  expect(named(await projectFile('.env.example'), /^(\w+)=$/gm)).toEqual(wanted)
 })
