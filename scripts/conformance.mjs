@@ -11,7 +11,7 @@ const ROOT = new URL('../', import.meta.url)
 const PAGE = new URL('docs/conformance.md', ROOT)
 
 const ID =
-  /\b(?:RULE-020-\d{3}|WH-(?:FR-\d{3}-(?:AC\d|N)|NFR-\d{3})|SYNC-\d{2}|LIFE-\d{2}|REC-\d{2}|D(?:1[01]|[1-9]))\b/g
+  /\b(?:RULE-020-\d{3}|WH-(?:FR-\d{3}-(?:AC\d|N)|NFR-\d{3})|SYNC-\d{2}|LIFE-\d{2}|REC-\d{2}|D(?:1[0-4]|[1-9]))\b/g
 const ROW = /^\| (?<id>\S+) \| (?<must>.*) \| (?<code>.*?) \| (?<proofs>.*) \|$/gm
 
 /** No test names the requirement yet. */

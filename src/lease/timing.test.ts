@@ -4,7 +4,7 @@ import { LEASE_MS, REAPER_INTERVAL_MS, timing } from './timing.ts'
 
 it('RULE-020-002: the lease is 30 s by default, 60 s for heavy work, 60 to 120 s for external calls', () => {
   expect(timing().leaseMs).toBe(30_000)
-  expect(LEASE_MS).toEqual({ default: 30_000, heavy: 60_000, external: 120_000 })
+  expect(LEASE_MS).toEqual({ default: 30_000, heavy: 60_000, externalCalls: 120_000 })
 })
 
 it('D2, WH-FR-003-AC1: the heartbeat is 0.3 of the lease by default: 9 s for 30 s', () => {

@@ -12,10 +12,10 @@ export interface Timing {
   readonly shutdownTimeoutMs: number
 }
 
-/** RULE-020-002: the three durations the source document recommends. */
-export const LEASE_MS = { default: 30_000, heavy: 60_000, external: 120_000 } as const
+/** RULE-020-002: the default, and what the profiles of a worker stand for. */
+export const LEASE_MS = { default: 30_000, heavy: 60_000, externalCalls: 120_000 } as const
 
-/** RULE-020-022: the three intervals the source document recommends. */
+/** RULE-020-022: the default, and what the profiles of the reaper stand for. */
 export const REAPER_INTERVAL_MS = { default: 10_000, highVolume: 5_000, lowVolume: 30_000 } as const
 
 /**

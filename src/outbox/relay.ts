@@ -7,7 +7,7 @@ import { dead, type Outcome, PermanentError, SaturatedError } from '../worker/co
 import { namesOf, refuseUnknownOptions, unknownNames } from '../nearest.ts'
 import { describeValue, isWhole } from '../messages/validate.ts'
 import { tokenAsText } from '../stringifiable.ts'
-import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
+import { DECLARED_SETTING_NAMES, type DeclaredSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { repeatedRetention, type Retention } from './admin/retention.ts'
 import { Batches } from './batches.ts'
@@ -21,7 +21,7 @@ export interface RelayOptions {
   readonly schema?: string
   /** What becomes of an ordering key when an event of it fails. Default `block`. */
   readonly onFailure?: OnFailure
-  readonly settings?: Partial<WorkerSettings>
+  readonly settings?: DeclaredSettings
   /** How long a failed event waits for its next attempt. The maximum of attempts is stored in the event (`maxAttempts`). */
   readonly retry?: Partial<RetryPolicy> & {
     /** An event that fails at this age, by the database's clock, is dead. Default: no limit. */
@@ -250,7 +250,7 @@ function refuseInvalidOptions(options: RelayOptions): void {
     ...(['block', 'skip', 'park', undefined].some((policy) => policy === onFailure)
       ? []
       : [`onFailure is ${describeValue(onFailure)}, but must be block, skip or park`]),
-    ...objectProblems('settings', settings, WORKER_SETTING_NAMES),
+    ...objectProblems('settings', settings, DECLARED_SETTING_NAMES),
     ...objectProblems('retry', retry, RETRY_NAMES),
     ...(retention === false ? [] : objectProblems('retention', retention, RETENTION_NAMES, ', or false')),
     ...ageProblems(isRecord(retry) ? retry['maxAgeMs'] : undefined),

@@ -10,7 +10,7 @@ import type { HandlerContext, HandlerLog } from '../worker/context.ts'
 import { atATime } from '../worker/waiting.ts'
 import { createLoop } from '../worker/loop.ts'
 import { errorText, type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
-import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
+import { DECLARED_SETTING_NAMES, type DeclaredSettings } from '../worker/settings.ts'
 import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import { Summary } from './summary.ts'
@@ -56,7 +56,7 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
   readonly timeoutMs?: number
   /** The name for `--only`; `--only reconcile` selects all reconcilers. Default `reconcile`. */
   readonly name?: string
-  readonly settings?: Partial<WorkerSettings>
+  readonly settings?: DeclaredSettings
   readonly bucket?: number
 }
 
@@ -307,7 +307,7 @@ function refuseInvalidOptions<Row extends object, Status extends string>(
   options: ReconcilerOptions<Row, Status>,
 ): void {
   refuseUnknownOptions('reconciler', options, OPTIONS)
-  refuseUnknownOptions('reconciler, settings', options.settings ?? {}, WORKER_SETTING_NAMES)
+  refuseUnknownOptions('reconciler, settings', options.settings ?? {}, DECLARED_SETTING_NAMES)
   const { observe, onApplied, everyMs, timeoutMs, status, values = {}, table, name } = options
   const isTime = (ms: number | undefined): boolean => ms === undefined || (ms > 0 && ms <= MAX_TIMER_MS)
   const problems = [

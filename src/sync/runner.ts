@@ -21,7 +21,7 @@ import {
   SaturatedError,
   settleAs,
 } from '../worker/completion/outcome.ts'
-import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
+import { DECLARED_SETTING_NAMES, declaredSettings, type DeclaredSettings } from '../worker/settings.ts'
 import { untilAborted } from '../timeout.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import {
@@ -52,9 +52,9 @@ export interface RunnerOptions {
   /** The schema of Leasehold's tables. Default `leasehold`. */
   readonly schema?: string
   /** Settings of the worker that plans jobs and checks them. */
-  readonly jobs?: Partial<WorkerSettings>
+  readonly jobs?: DeclaredSettings
   /** Settings of the worker that syncs chunks. */
-  readonly chunks?: Partial<WorkerSettings>
+  readonly chunks?: DeclaredSettings
   /** How often the runner asks which jobs have no open chunk any more, while there are planned jobs. Default 1000. */
   readonly checkEveryMs?: number
   /** How long ended jobs stay in the table; `false`: this runner removes none. Default 30 days. */
@@ -115,14 +115,14 @@ export function runner(
       remedy: `Give a number of milliseconds above 0, at most ${MAX_CHECK_EVERY_MS}.`,
     })
   }
-  refuseUnknownOptions('sync.runner, jobs', jobs ?? {}, WORKER_SETTING_NAMES)
-  refuseUnknownOptions('sync.runner, chunks', chunks ?? {}, WORKER_SETTING_NAMES)
+  refuseUnknownOptions('sync.runner, jobs', jobs ?? {}, DECLARED_SETTING_NAMES)
+  refuseUnknownOptions('sync.runner, chunks', chunks ?? {}, DECLARED_SETTING_NAMES)
   if (retention !== false) refuseUnknownOptions('sync.runner, retention', retention, RETENTION_OPTIONS)
   const run = new Runner(definitions, {
     schema: schema ?? 'leasehold',
     policies: new Map([...definitions].map(([name, { retry }]) => [name, syncRetry(retry)])),
     checkEveryMs,
-    maxSourceWaitMs: (chunks?.leaseMs ?? CHUNK_SETTINGS.leaseMs) / 2,
+    maxSourceWaitMs: (declaredSettings(chunks).leaseMs ?? CHUNK_SETTINGS.leaseMs) / 2,
   })
   const names = [...definitions.keys()]
   const chunksAtOnce = new Map(
@@ -138,7 +138,7 @@ export function runner(
       wake: true,
       handle: async (context) => run.planOrCheck(context),
       groups: fixedGroups({ rooms: new Map(names.map((name) => [name, JOBS_AT_ONCE])), groupOf }),
-      settings: { ...JOB_SETTINGS, concurrency: JOBS_AT_ONCE * definitions.size, ...jobs },
+      settings: declaredSettings({ ...JOB_SETTINGS, concurrency: JOBS_AT_ONCE * definitions.size }, jobs),
       ...(retention === false
         ? {}
         : {
@@ -157,11 +157,13 @@ export function runner(
       wake: true,
       handle: async (context) => run.syncChunk(context),
       groups: fixedGroups({ rooms: chunksAtOnce, groupOf }),
-      settings: {
-        ...CHUNK_SETTINGS,
-        concurrency: [...chunksAtOnce.values()].reduce((sum, number) => sum + number, 0),
-        ...chunks,
-      },
+      settings: declaredSettings(
+        {
+          ...CHUNK_SETTINGS,
+          concurrency: [...chunksAtOnce.values()].reduce((sum, number) => sum + number, 0),
+        },
+        chunks,
+      ),
       open: async ({ db }) => run.open(db),
     },
   ]

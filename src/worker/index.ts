@@ -56,7 +56,12 @@ export {
   type StoredSettings,
 } from './registry/stored-settings.ts'
 export type { RuntimeOptions, WorkDeclaration, WorkerEnvironment } from './work-declaration.ts'
-export { DEFAULT_WORKER_SETTINGS, workerSettings, type WorkerSettings } from './settings.ts'
+export {
+  type DeclaredSettings,
+  DEFAULT_WORKER_SETTINGS,
+  workerSettings,
+  type WorkerSettings,
+} from './settings.ts'
 export type { Limits } from './slots/limits.ts'
 export { keepHeapSmall } from './small-heap.ts'
 export type { Handler, Worker } from './worker.ts'

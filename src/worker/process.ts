@@ -30,7 +30,7 @@ import {
 } from './registry/registry.ts'
 import { takeWorkerId } from './registry/worker-id.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
-import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
+import { declaredSettings, SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
 import {
@@ -263,7 +263,7 @@ export class Runtime {
   #stopEnd(): number {
     const now = systemClock.monotonicNow()
     const settings = [...this.#served].map(({ worker }) => worker.settings)
-    const all = settings.length === 0 ? [workerSettings(this.#options.settings)] : settings
+    const all = settings.length === 0 ? [workerSettings(declaredSettings(this.#options.settings))] : settings
     return Math.max(...all.map((each) => stopDeadlines(now, each).end))
   }
 
@@ -293,11 +293,11 @@ export class Runtime {
   #declared(): Record<string, Partial<WorkerSettings> & { readonly groups?: readonly string[] }> {
     const { workers = [], reapTables = [], settings } = this.#options
     const named = reapTables.flatMap(({ name, settings: own }) =>
-      name === undefined ? [] : [[name, { ...settings, ...own }] as const],
+      name === undefined ? [] : [[name, declaredSettings(settings, own)] as const],
     )
     const running = workers.map(({ name, settings: own, groups }) => {
       const names = groups?.names === undefined ? {} : { groups: groups.names }
-      return [name, { ...settings, ...own, ...names }] as const
+      return [name, { ...declaredSettings(settings, own), ...names }] as const
     })
     return Object.fromEntries([...named, ...running])
   }
@@ -462,7 +462,7 @@ export class Runtime {
   #reaperIntervalMs(table: string): number {
     const intervals = this.#served.settingsOf(table).map(({ reaperIntervalMs }) => reaperIntervalMs)
     return intervals.length === 0
-      ? workerSettings(this.#options.settings).reaperIntervalMs
+      ? workerSettings(declaredSettings(this.#options.settings)).reaperIntervalMs
       : Math.min(...intervals)
   }
 

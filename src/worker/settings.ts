@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
-import { timing, type Timing } from '../lease/timing.ts'
-import { byField, problemsWith, type Rule, type Rules, TRUE_OR_FALSE } from '../rules.ts'
+import { LEASE_MS, REAPER_INTERVAL_MS, timing, type Timing } from '../lease/timing.ts'
+import { byField, describeValue, problemsWith, type Rule, type Rules, TRUE_OR_FALSE } from '../rules.ts'
 import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
@@ -29,6 +29,17 @@ export interface WorkerSettings extends Timing {
 const DAY_MS = 86_400_000
 const HOUR_MS = 3_600_000
 
+/** Names for figures, so that nobody has to look them up. In a declaration only: what runs has the figures. */
+export interface Profiles {
+  /** Of the lease: 60 s for `heavy` work, 120 s for `externalCalls`. Instead of `leaseMs`. */
+  readonly profile?: 'heavy' | 'externalCalls'
+  /** Of the reaper: it runs every 5 s (`highVolume`) or every 30 s (`lowVolume`). Instead of `reaperIntervalMs`. */
+  readonly reaperProfile?: 'highVolume' | 'lowVolume'
+}
+
+/** The settings that a worker, or a process for all of its workers, is declared with. */
+export type DeclaredSettings = Partial<WorkerSettings> & Profiles
+
 /** What each setting must be. */
 export const WORKER_SETTING_RULES: Rules<WorkerSettings> = {
   // The minimum refuses a lease of 30, which was meant in seconds.
@@ -48,6 +59,63 @@ export const WORKER_SETTING_RULES: Rules<WorkerSettings> = {
 }
 
 export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(WORKER_SETTING_RULES)
+
+const PROFILE_RULES: Rules<Profiles> = {
+  profile: oneOf('heavy', 'externalCalls'),
+  reaperProfile: oneOf('highVolume', 'lowVolume'),
+}
+
+export const DECLARED_SETTING_NAMES: readonly string[] = [
+  ...WORKER_SETTING_NAMES,
+  ...Object.keys(PROFILE_RULES),
+]
+
+function oneOf(...names: readonly string[]): Rule {
+  return {
+    holds: (value) => typeof value === 'string' && names.includes(value),
+    text: names.map((name) => describeValue(name)).join(' or '),
+  }
+}
+
+/**
+ * Several declarations as one: the later ones come first. Each profile becomes its figure before that, so that it comes
+ * before a figure of an earlier declaration, and after one of a later declaration.
+ */
+export function declaredSettings(
+  ...declared: readonly (DeclaredSettings | undefined)[]
+): Partial<WorkerSettings> {
+  const all = declared.map((one = {}) => withoutProfiles(one))
+  return Object.assign({}, ...all) as Partial<WorkerSettings> // Of parts that each are one.
+}
+
+function withoutProfiles(declared: DeclaredSettings): Partial<WorkerSettings> {
+  const { profile, reaperProfile, ...settings } = declared
+  const wrong = [...problemsWith({ profile, reaperProfile }, PROFILE_RULES), ...givenTwice(declared)]
+  if (wrong.length > 0) throw cannotWork(wrong)
+  return {
+    ...settings,
+    ...(profile === undefined ? {} : { leaseMs: LEASE_MS[profile] }),
+    ...(reaperProfile === undefined ? {} : { reaperIntervalMs: REAPER_INTERVAL_MS[reaperProfile] }),
+  }
+}
+
+function givenTwice(declared: DeclaredSettings): string[] {
+  const both = [
+    ['profile', 'leaseMs'],
+    ['reaperProfile', 'reaperIntervalMs'],
+  ] as const
+  return both.flatMap(([profile, figure]) =>
+    declared[profile] === undefined || declared[figure] === undefined
+      ? []
+      : [`${profile} is given together with ${figure}: leave one of them out`],
+  )
+}
+
+/** What is wrong with a declaration by itself; whether its settings fit each other depends on the rest of them. */
+export function declarationProblems(declared: DeclaredSettings): string[] {
+  const rules = { ...WORKER_SETTING_RULES, ...PROFILE_RULES }
+  return [...problemsWith(declared, rules, { what: 'setting' }), ...givenTwice(declared)]
+}
 
 function milliseconds(from: number, to: number): Rule {
   return {
@@ -78,12 +146,15 @@ export const DEFAULT_WORKER_SETTINGS = {
 /** Completes the settings and refuses them whole when any of them, or their combination, cannot work. */
 export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
   const problems = settingProblems(given)
-  if (problems.length > 0)
-    throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`, {
-      problems: byField(problems, WORKER_SETTING_NAMES),
-    })
+  if (problems.length > 0) throw cannotWork(problems)
   const set = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
   return refuseTooMany({ ...DEFAULT_WORKER_SETTINGS, ...set, ...timing(given) })
+}
+
+function cannotWork(problems: readonly string[]): LeaseholdError {
+  return new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`, {
+    problems: byField(problems, DECLARED_SETTING_NAMES),
+  })
 }
 
 /** What is wrong with single settings; whether they fit each other depends on the rest of them. */
@@ -117,8 +188,8 @@ export class SettingsLayers {
   #stored: Given = {}
   #changed: Given = {}
 
-  constructor(process: Given = {}, declared: Given = {}) {
-    this.#declared = { ...process, ...declared }
+  constructor(process?: DeclaredSettings, declared?: DeclaredSettings) {
+    this.#declared = declaredSettings(process, declared)
   }
 
   /** What the worker was started with. */

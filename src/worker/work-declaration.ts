@@ -20,7 +20,14 @@ import type { SinkProbe } from './claiming/pausing.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
 import type { Maintenance } from './reaper/maintenance.ts'
-import { settingProblems, WORKER_SETTING_NAMES, workerSettings, type WorkerSettings } from './settings.ts'
+import {
+  DECLARED_SETTING_NAMES,
+  declarationProblems,
+  declaredSettings,
+  type DeclaredSettings,
+  workerSettings,
+  type WorkerSettings,
+} from './settings.ts'
 import type { Limits } from './slots/limits.ts'
 import type { Handler } from './worker.ts'
 
@@ -34,7 +41,7 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly handle: Handler<Row>
   /** What the event `failed`, and with it the log, says of a row besides its id: what kind of row it is. No secrets. */
   readonly describe?: (row: Row) => Readonly<Record<string, string>>
-  readonly settings?: Partial<WorkerSettings>
+  readonly settings?: DeclaredSettings
   readonly limits?: Limits<Row>
   /** For a table with groups: how much room each has. */
   readonly groups?: Groups<Row>
@@ -76,7 +83,7 @@ export interface RuntimeOptions {
    */
   readonly log?: LogSource | false
   /** For all workers of this process; each worker's own come first. */
-  readonly settings?: Partial<WorkerSettings>
+  readonly settings?: DeclaredSettings
   /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
   readonly reaper?: boolean
   /** Tables to be reaped in addition to those of `workers`: a process may reap what others work on. */
@@ -196,14 +203,16 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
 /** Names that mean something elsewhere, in `settings` or in the config file, and how they are written here. */
 const OTHER_PLACES: Readonly<Record<string, string>> = {
   workerId: 'id',
-  ...Object.fromEntries(WORKER_SETTING_NAMES.map((name) => [name, `settings: { ${name} }`])),
+  ...Object.fromEntries(DECLARED_SETTING_NAMES.map((name) => [name, `settings: { ${name} }`])),
 }
 
 /** Refuses options that cannot work, with every problem, before anything is opened. */
 export function refuseInvalidOptions(given: unknown): void {
   if (!isRecord(given)) return refuseUnknownOptions('startRuntime', given, Object.keys(OPTION_RULES))
   const { workers, reapTables, reaper, settings } = given
-  const wrong = isRecord(settings) ? settingProblems(settings).map((problem) => `settings: ${problem}`) : []
+  const wrong = isRecord(settings)
+    ? declarationProblems(settings).map((problem) => `settings: ${problem}`)
+    : []
   // What is wrong by itself is not repeated for every worker.
   const process = isRecord(settings) && wrong.length === 0 ? settings : {}
   const isIdle = isEmpty(workers) && (isEmpty(reapTables) || reaper === false)
@@ -219,7 +228,7 @@ export function refuseInvalidOptions(given: unknown): void {
           `workers is ${describeValue(workers)}, so that there is nothing to do: give at least one { name, table, handle }, or \`reapTables\``,
         ]
       : []),
-    ...(isEmpty(workers) ? refusalOf('settings', () => workerSettings(process)) : []),
+    ...(isEmpty(workers) ? refusalOf('settings', () => checkedSettings(process)) : []),
   ]
   if (problems.length === 0) return
   throw new LeaseholdError('SETTING_INVALID', `The options of startRuntime: ${problems.join('; ')}.`, {
@@ -231,23 +240,14 @@ export function refuseInvalidOptions(given: unknown): void {
  * Every problem with a list of declarations. `process` holds the settings that apply to all of them, and `source` says
  * where they were declared, for messages: ` (leasehold.config.mjs)`.
  */
-export function workProblems(
-  workers: readonly unknown[],
-  process: Partial<WorkerSettings>,
-  source = '',
-): string[] {
+export function workProblems(workers: readonly unknown[], process: DeclaredSettings, source = ''): string[] {
   return [
     ...workers.flatMap((entry, i) => problemsOf(entry, `workers[${i}]`, process, source)),
     ...repeatedNames(workers, source),
   ]
 }
 
-function problemsOf(
-  entry: unknown,
-  label: string,
-  process: Partial<WorkerSettings>,
-  source: string,
-): string[] {
+function problemsOf(entry: unknown, label: string, process: DeclaredSettings, source: string): string[] {
   if (!isRecord(entry)) {
     const hint = Array.isArray(entry) ? '; to add the workers of a list, write ...list' : ''
     return [
@@ -270,9 +270,18 @@ function problemsOf(
     ...problemsWith(entry, rules, { path: `${label}.`, source: from }),
     ...(isLeaseTable(table) ? missingOutcomes(table, `${label}.table${from}`) : []),
     ...(settings === undefined || isRecord(settings)
-      ? refusalOf(`${label}.settings${from}`, () => workerSettings({ ...process, ...settings }))
+      ? refusalOf(`${label}.settings${from}`, () => checkedSettings(process, settings))
       : []),
   ]
+}
+
+function checkedSettings(...declared: readonly (DeclaredSettings | undefined)[]): WorkerSettings {
+  for (const one of declared) {
+    const problems = declarationProblems(one ?? {})
+    if (problems.length > 0)
+      throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`)
+  }
+  return workerSettings(declaredSettings(...declared))
 }
 
 function isName(value: unknown): boolean {

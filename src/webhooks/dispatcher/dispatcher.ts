@@ -3,13 +3,12 @@ import { inspect } from 'node:util'
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { refuseUnknownOptions } from '../../nearest.ts'
-import { LEASE_MS } from '../../lease/timing.ts'
 import { isUnavailable } from '../../postgres/failures.ts'
 import { packageVersion } from '../../package-files.ts'
 import type { HandlerContext } from '../../worker/context.ts'
 import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
 import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
-import type { WorkerSettings } from '../../worker/settings.ts'
+import { declaredSettings, type DeclaredSettings } from '../../worker/settings.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../../worker/work-declaration.ts'
 import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
 import { readSecretKeys, requireSecretKeys } from '../endpoints/secrets.ts'
@@ -51,7 +50,7 @@ export interface DispatcherOptions {
    * 1. An eighth of the slots is reserved for tenants with nothing in flight in any case. Default 0.5.
    */
   readonly tenantShare?: number
-  readonly settings?: Partial<WorkerSettings>
+  readonly settings?: DeclaredSettings
   /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails; `false`: forever. */
   readonly retention?: WebhookMaintenance | false
   /** For tests: how names are resolved, and how connections are made. */
@@ -87,7 +86,7 @@ export const WEBHOOKS = 'webhooks'
  * Deliveries wait for other people's servers: leases are long, slots are many and cheap, and nothing is claimed before
  * there is a slot for it.
  */
-const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, claimLoops: 2 } as const
+const SETTINGS = { profile: 'externalCalls', concurrency: 256, prefetch: 0, claimLoops: 2 } as const
 const DEFAULT_TENANT_SHARE = 0.5
 const REFRESH_INTERVAL_MS = 5_000
 /** Every event that is sent wakes the dispatchers; they do not read the endpoints more often than this. */
@@ -113,7 +112,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
     handle: async (context) => running.deliver(context),
     describe: ({ event_type: eventType, endpoint_id: endpoint }) => ({ eventType, endpoint }),
     groups: running.groups,
-    settings: { ...SETTINGS, ...options.settings },
+    settings: declaredSettings(SETTINGS, options.settings),
     bucket: 'all',
     ...(retention === false
       ? {}

@@ -325,8 +325,8 @@ describe('the heartbeat interval', () => {
     const { runtime } = await startDispatcher()
     const { leaseMs, heartbeatMs } = runtime.worker('webhooks').settings
     expect({ leaseMs, heartbeatMs }).toEqual({
-      leaseMs: LEASE_MS.external,
-      heartbeatMs: LEASE_MS.external * 0.3,
+      leaseMs: LEASE_MS.externalCalls,
+      heartbeatMs: LEASE_MS.externalCalls * 0.3,
     })
     const short = await startDispatcher({ settings: { leaseMs: 1_000 } })
     expect(short.runtime.worker('webhooks').settings.heartbeatMs).toBe(300)
