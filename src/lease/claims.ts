@@ -351,7 +351,7 @@ export class Claims<Row extends object> {
   }
 }
 
-const MAX_DURATION_MS = 1e12
+export const MAX_DURATION_MS = 1e12
 
 export function checkLimit(limit: number): void {
   if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_BATCH) return

@@ -44,7 +44,7 @@ with taken_back as materialized (
 ),
 reaped as (
   update ${t.target} as t
-  set ${wrapped(expire(t, $), ', ', '    ')}
+  set ${wrapped(expire(t, $, which), ', ', '    ')}
   where ${and([inBucket(t, $, 't.'), ...among(t, 'taken_back')], '    ')}
 )
 select ${rowIdSql(t)} as id, held_owner as owner, held_token as token, exhausted,
@@ -71,17 +71,25 @@ limit (select ${$('limit', 'int')})`,
 /** Written like the predicate of the index that the reaper reads, which has leased rows only. */
 function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
   const condition = `(${t.table.leased ?? `${t.owner} is not null`})`
-  if (which === 'expired') return [inBucket(t, $), condition, `${t.until} <= now()`]
-  const dead = $('ownedBy', 'text')
-  const own = t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
-  return [inBucket(t, $), condition, `${own} = ${dead}`]
+  if (which === 'owned by') return [inBucket(t, $), condition, `${ownerSql(t)} = ${$('ownedBy', 'text')}`]
+  const bucket = inBucket(t, $)
+  const grace = `now() - (select ${$('graceMs', 'float8')}) * interval '1 millisecond'`
+  const living = `(select ${$('living', 'text[]')})::text[]`
+  const leftToOwner = `${t.until} > ${grace} and ${ownerSql(t)} = any (${living})`
+  return [bucket, condition, `${t.until} <= now()`, `(${leftToOwner}) is not true`]
+}
+
+/** The owner as workers are named. */
+function ownerSql(t: TableSql): Sql {
+  return t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
 }
 
 /**
  * An expiry is a failed attempt that nobody reported (D4): the row gets the table's own outcome `retry`, or `dead` when
- * its attempts are used up. The first expiry brings it back at once; from the second on the backoff applies (D10).
+ * its attempts are used up. The first expiry brings it back at once; from the second on the backoff applies (D10). It is
+ * counted as an expiry unless the owner lives.
  */
-function expire(t: TableSql, $: Parameters): string[] {
+function expire(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
   const { table, exhausted, expiries, attempts } = t
   const outcomes: Readonly<Record<string, OutcomeSql | undefined>> = table.outcomes
   const { retry, dead } = outcomes
@@ -118,6 +126,8 @@ function expire(t: TableSql, $: Parameters): string[] {
     const ownOfReap = table.writes.reap[column]
     if (ownOfReap !== undefined) return replaceArguments(ownOfReap, argument(retry))
     const counted = `coalesce(${quote(column)}, 0) + 1`
+    if (column === table.attempts?.expiries && which === 'expired')
+      return `coalesce(${quote(column)}, 0) + case when ${ownerSql(t)} = any (${$('living', 'text[]')}) then 0 else 1 end`
     if (column === table.attempts?.expiries) return counted
     const unassigned = counters.includes(column) ? counted : quote(column)
     const [retried, ended] = [onRetry[column], onDeath[column]]

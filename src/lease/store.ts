@@ -9,6 +9,7 @@ import {
   checkDelay,
   checkLease,
   checkLimit,
+  MAX_DURATION_MS,
   type Claim,
   type ClaimRequest,
   Claims,
@@ -62,6 +63,18 @@ export interface ReapRequest {
   readonly except?: readonly string[]
   /** What happened, for the error of the row. Default: the text of the table's declaration. */
   readonly reason?: string
+  /** Of expired leases: owners that live. Default: none. */
+  readonly living?: LivingOwners
+}
+
+/**
+ * Owners whose leases expired although they live: the database was away. They are left time to give their rows back
+ * themselves. After that the rows have lost an attempt, but it is no expiry that makes a suspect (D10).
+ */
+export interface LivingOwners {
+  readonly owners: readonly string[]
+  /** For how long after the end of its lease a row is left to its owner. */
+  readonly graceMs: number
 }
 
 export interface Reaped {
@@ -363,7 +376,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 
   async function reapIn(
     ofBucket: number,
-    { limit = 500, ownedBy, ids, except = [], reason }: ReapRequest,
+    { limit = 500, ownedBy, ids, except = [], reason, living }: ReapRequest,
   ): Promise<readonly Reaped[]> {
     checkLimit(limit)
     const which = ownedBy === undefined ? 'expired' : 'owned by'
@@ -376,6 +389,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       bucket: ofBucket,
       ownedBy,
       reason: reason ?? null,
+      living: living?.owners ?? [],
+      graceMs: Math.min(living?.graceMs ?? 0, MAX_DURATION_MS),
       ...runner.idArrays('excluded', [...notReaped.current(), ...except]),
     }
     try {

@@ -88,6 +88,24 @@ export const reapCases: Cases = {
       assert.equal(await fixture.expiries(third), 0)
     },
 
+  'D10: the expired lease of an owner that lives is left to it for a while, and is then no expiry that makes a suspect':
+    async (fixture) => {
+      await fixture.subject.insert(2)
+      const [living, dead] = [await fixture.store("it's alive"), await fixture.store('dead')]
+      const one = { limit: 1, leaseMs: LEASE_MS }
+      const [its = '', another = ''] = [await living.claim(one), await dead.claim(one)].flatMap((claim) =>
+        leasesOf(claim).map(({ id }) => id),
+      )
+      await fixture.expire(its, another)
+      const owners = [living.owner]
+      assert.deepEqual(ownersOf(await dead.reap({ living: { owners, graceMs: Infinity } })), ['dead'])
+      assert.deepEqual(ownersOf(await dead.reap({ living: { owners, graceMs: 0 } })), [living.owner])
+      if (fixture.subject.table.attempts?.column !== undefined)
+        assert.deepEqual([await fixture.attempts(its), await fixture.attempts(another)], [1, 1])
+      if (fixture.subject.table.attempts?.expiries !== undefined)
+        assert.deepEqual([await fixture.expiries(its), await fixture.expiries(another)], [0, 1])
+    },
+
   'a reap takes at most as many rows as requested, and concurrent reaps take each row once': async (
     fixture,
   ) => {

@@ -58,6 +58,7 @@ function parts(table = TABLE) {
     held,
     hold: () => undefined,
     suspects: new SuspectSlot(),
+    giveBack: () => undefined,
   })
   const sent: string[] = []
   const queue = new SettlementQueue<Row>(table)

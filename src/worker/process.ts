@@ -2,8 +2,11 @@ import { systemClock } from '../clock.ts'
 import { checkTable } from '../lease/check-table.ts'
 import type { DataErrorReport } from '../lease/data-errors.ts'
 import type { TableShape } from '../lease/inspect.ts'
+import type { Lease } from '../lease/lease.ts'
+import { heldLeases } from '../lease/leases.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
+import { MAX_BATCH } from '../lease/table-sql.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { heartbeatScript, type ThreadScript } from '../package-files.ts'
 import { within } from '../timeout.ts'
@@ -17,6 +20,7 @@ import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
+import { createOwnersWatch, type OwnersWatch } from './reaper/living-owners.ts'
 import { createReaperWatch } from './reaper/missing-reaper.ts'
 import { createExpiryLoop, createReaper, type Reaper, type ReaperOptions } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
@@ -89,6 +93,7 @@ export class Runtime {
   #isDatabaseAway = false
   /** Of the tables of our own applications. The heartbeat tells it. */
   #bucketCount = 1
+  readonly #owners: OwnersWatch
   #reaper: Reaper | undefined
   /** The tables that the registry shows as reaped by this process. */
   #reaps: readonly string[] = []
@@ -119,6 +124,7 @@ export class Runtime {
       post: (message) => this.#heartbeat?.post(message),
     }
     this.#served = new ServedWorkers(this.#shared)
+    this.#owners = createOwnersWatch(this.#db, this.#schema)
   }
 
   /** The number of rows in flight. */
@@ -352,6 +358,7 @@ export class Runtime {
       random: Math.random,
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
+      findForgotten: async () => this.#findForgotten(table),
       // How many buckets a table of the user's has is not known: they are always found.
       bucketCount: () => (table.schema === this.#schema ? this.#bucketCount : Number.POSITIVE_INFINITY),
       isWoken: () => declaration.wake === true && this.#isListening,
@@ -373,6 +380,21 @@ export class Runtime {
       }
       if (reaped.length === 0) return
     }
+  }
+
+  /** Leases of this process that have expired, on rows that none of its workers knows: the answer to their claim was lost. */
+  async #findForgotten(table: LeaseTable): Promise<Lease[]> {
+    const { leases } = await heldLeases(this.#db, table, { owner: this.id, limit: MAX_BATCH })
+    const known = this.#served.idsOf(tableName(table))
+    return leases
+      .filter(({ id, leftMs }) => leftMs <= 0 && !known.has(id))
+      .map(({ id, owner, bucket, token, until }) => ({
+        id,
+        owner,
+        bucket: bucket ?? undefined,
+        token: BigInt(token ?? 0),
+        until,
+      }))
   }
 
   async #openReapedTables(): Promise<void> {
@@ -420,6 +442,7 @@ export class Runtime {
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
       isLeftToOthers: (table) => this.#leftToOthers.has(table),
+      ...(this.#options.eviction === false ? {} : { owners: this.#owners }),
     }
   }
 

@@ -36,6 +36,7 @@ function workerOver(store: LeaseStore<Job>) {
     handle: async () => Promise.resolve(),
     settings: workerSettings({ pollMs: 50, claimLoops: 1 }),
     suspects: new SuspectSlot(),
+    findForgotten: async () => Promise.resolve([]),
     events,
     log: SILENT_LOG,
     clock: systemClock,

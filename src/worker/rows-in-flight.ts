@@ -82,6 +82,8 @@ export interface RowsInFlightOptions<Row extends object> {
   /** Tells the heartbeat of new rows. */
   readonly hold: (rows: readonly RowToRenew[]) => void
   readonly suspects: SuspectSlot
+  /** Gives back a row whose lease is not trusted any more. */
+  readonly giveBack: (row: RowInFlight<Row>, hasRun: boolean) => void
   readonly groups?: Groups<Row> | undefined
 }
 
@@ -170,6 +172,17 @@ export class RowsInFlight<Row extends object> {
         outcome: fencedOffAs,
         isUncertain: row.isSettlementUnanswered,
       })
+  }
+
+  /** The same for a row that is still leased by this process, as far as it knows, and can no longer be settled or released. */
+  giveUp(row: RowInFlight<Row>, fencedOffAs?: string, hasRun = row.state !== 'waiting'): void {
+    this.drop(row, fencedOffAs)
+    if (row.lost !== 'taken' && row.lost !== 'tooLong') this.#options.giveBack(row, hasRun)
+  }
+
+  /** The ids of all of them. */
+  get ids(): string[] {
+    return this.#rows.flatMap((row) => (row === undefined ? [] : [row.id]))
   }
 
   /** Called when the handler has returned, or when the row was never started; the group is told once. */

@@ -108,6 +108,11 @@ export class ServedWorkers {
     return [...served, ...reaped]
   }
 
+  /** The ids of all rows of this table that its own workers may have leased. */
+  idsOf(table: string): Set<string> {
+    return new Set([...this].flatMap(({ worker }) => (worker.table === table ? worker.ids : [])))
+  }
+
   /** The ids of rows of this table that its own workers take back, because their handlers hang. */
   takenBackByWorkers(table: string): string[] {
     return [...this].flatMap(({ worker }) => (worker.table === table ? worker.takesBack : []))

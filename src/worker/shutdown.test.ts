@@ -207,6 +207,7 @@ describe.each([
           },
           settings,
           suspects: new SuspectSlot(),
+          findForgotten: async () => Promise.resolve([]),
           events: new Events(),
           log: SILENT_LOG,
           clock: { monotonicNow: () => Date.now() },

@@ -89,7 +89,10 @@ export interface RuntimeOptions {
   /** Tables to be reaped in addition to those of `workers`: a process may reap what others work on. */
   readonly reapTables?: readonly (Pick<WorkDeclaration<never>, 'table'> &
     Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'maintenance' | 'settings'>>)[]
-  /** Take back the leases of processes whose session has ended. Default true. */
+  /**
+   * Use the registry: take back the leases of processes whose session has ended, and leave expired ones to owners that live.
+   * Default true.
+   */
   readonly eviction?: boolean
   /**
    * LISTEN for wake-ups and settings. Default true. Through a transaction-mode pooler they do not arrive, which is

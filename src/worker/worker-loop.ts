@@ -28,6 +28,8 @@ export interface WorkerLoopOptions<Row extends object> {
   /** Where the table has groups. */
   readonly groups?: Groups<Row> | undefined
   readonly suspects: SuspectSlot
+  /** A claim got no answer, and may have leased rows for this time. */
+  readonly onClaimUnanswered: (leaseMs: number) => void
   /** How many buckets there are. */
   readonly bucketCount: () => number
   /** Wake-ups arrive: an idle worker need not poll as often. */
@@ -370,7 +372,7 @@ export class WorkerLoop<Row extends object> {
       await this.#settlementAnswered(turn, answer, sent.sentAt)
       this.#expectRows(answer)
     } catch (error) {
-      this.#failed(error, batch)
+      this.#failed(error, turn)
     } finally {
       this.#unanswered.delete(sent)
       this.#unreserve(turn)
@@ -480,11 +482,13 @@ export class WorkerLoop<Row extends object> {
   }
 
   /** A database that cannot be reached, or takes no writes, is waited for; so is one that fails otherwise. */
-  #failed(error: unknown, batch: SettlementBatch<Row> | undefined): void {
+  #failed(error: unknown, { batch, limit }: Turn<Row>): void {
     const isAway = isDatabaseAway(error)
     const now = this.#now()
     this.#timing.failed(now, isAway)
     this.#cursor.wake('news')
+    const { onClaimUnanswered, settings } = this.#options
+    if (limit > 0 && mayHaveBeenWritten(error)) onClaimUnanswered(settings().leaseMs)
     if (batch !== undefined) {
       this.#settlementFailed = true
       if (mayHaveBeenWritten(error)) for (const row of batch.rows) row.isSettlementUnanswered = true

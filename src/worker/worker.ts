@@ -1,4 +1,5 @@
 import type { Clock } from '../clock.ts'
+import type { Lease } from '../lease/lease.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { messageOf, withoutUrlPasswords } from '../errors.ts'
@@ -7,6 +8,7 @@ import type { Groups } from './claiming/groups.ts'
 import { type PauseChange, PauseGate } from './claiming/pausing.ts'
 import type { SuspectSlot } from './claiming/suspect-slot.ts'
 import { Completion } from './completion/completion.ts'
+import { LostRows } from './completion/lost-rows.ts'
 import type { Outcome } from './completion/outcome.ts'
 import { type HandlerContext, type LogSource, RowContext } from './context.ts'
 import type { Events, LossReason, PauseReason } from './events.ts'
@@ -41,6 +43,8 @@ export interface WorkerOptions<Row extends object> {
   readonly held: HeldRows
   /** Tells the heartbeat of new rows. */
   readonly hold: (rows: readonly RowToRenew[]) => void
+  /** The expired leases of this process on rows of this table that none of its workers knows. */
+  readonly findForgotten: () => Promise<readonly Lease[]>
   /** How many buckets there are. */
   readonly bucketCount: () => number
   /** Wake-ups arrive: an idle worker need not poll as often. */
@@ -61,6 +65,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly #options: WorkerOptions<Row>
   readonly #gate: PauseGate
   readonly #inFlight: RowsInFlight<Row>
+  readonly #lostRows: LostRows<Row>
   readonly #loop: WorkerLoop<Row>
   readonly #slots: Slots<Row>
   readonly #watch: LeaseWatch<Row>
@@ -74,8 +79,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.table = tableName(options.store.table)
     const settings = (): WorkerSettings => this.#settings
     const gate = new PauseGate((change) => this.#pauseChanged(change), options.clock)
-    const inFlight = new RowsInFlight<Row>(options)
-    const loop = new WorkerLoop<Row>({ ...options, settings, gate, inFlight })
+    const lostRows = new LostRows<Row>({ ...options, onGivenBack: () => this.#loop.wake() })
+    const inFlight = new RowsInFlight<Row>({
+      ...options,
+      giveBack: (row, hasRun) => lostRows.add(row, hasRun),
+    })
+    const onClaimUnanswered = (leaseMs: number): void => lostRows.claimUnanswered(leaseMs)
+    const loop = new WorkerLoop<Row>({ ...options, settings, gate, inFlight, onClaimUnanswered })
     const completion = new Completion<Row>({ ...options, inFlight, loop, gate })
     const context = { ...options, inFlight }
     const shared = { ...options, table: this.table, settings, gate, inFlight, loop }
@@ -89,12 +99,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#watch = new LeaseWatch<Row>({ ...shared, slots: this.#slots })
     this.#gate = gate
     this.#inFlight = inFlight
+    this.#lostRows = lostRows
     this.#loop = loop
   }
 
   /** The number of rows in flight. */
   get inFlight(): number {
-    return this.#slots.running + this.#slots.ready + this.#loop.unsettled
+    return this.#slots.running + this.#slots.ready + this.#loop.unsettled + this.#lostRows.size
   }
 
   /** No statement has succeeded since the last one failed. */
@@ -163,6 +174,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     return this.#inFlight.toRenew()
   }
 
+  /** The ids of all rows that it may still have leased. */
+  get ids(): readonly string[] {
+    return [...this.#inFlight.ids, ...this.#lostRows.ids]
+  }
+
   /** The ids of rows that it takes back itself, because their handlers hang. */
   get takesBack(): readonly string[] {
     return this.#watch.takesBack
@@ -187,6 +203,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const isEmpty = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
     await this.#until(isEmpty, settlements)
     this.#watch.close()
+    this.#lostRows.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that is not answered is given up by the pool, not waited for here.

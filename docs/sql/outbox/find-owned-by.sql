@@ -1,7 +1,7 @@
--- $1 ownedBy, $2 bucket, $3 excluded1, $4 limit
+-- $1 bucket, $2 ownedBy, $3 excluded1, $4 limit
 /* leasehold:find owned by outbox */
 select id::text as id
 from leasehold.outbox
-where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $1::text
+where bucket = $1::smallint and (status = 'CLAIMED') and claimed_by = $2::text
   and id <> all ((select $3::bigint[])::bigint[])
 limit (select $4::int)

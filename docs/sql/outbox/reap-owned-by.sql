@@ -1,10 +1,10 @@
--- $1 id1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
 /* leasehold:reap owned by outbox */
 with taken_back as materialized (
   select id, claimed_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
   from leasehold.outbox
-  where bucket = $3::smallint and (status = 'CLAIMED') and claimed_by = $2::text
+  where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $3::text
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
   limit (select $5::int)
@@ -22,7 +22,7 @@ reaped as (
         'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(coalesce($6::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end
-  where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
+  where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms

@@ -76,7 +76,8 @@ export class Completion<Row extends object> {
     const { clock, inFlight, loop } = this.#options
     const now = clock.monotonicNow()
     if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
-      inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.name : 'release')
+      const isSettled = verdict.verdict === 'settle'
+      inFlight.giveUp(row, isSettled ? verdict.outcome.name : 'release', isSettled)
     } else if (verdict.verdict === 'settle') {
       this.#tellFailed(row, verdict)
       inFlight.finish(row)

@@ -46,7 +46,7 @@ export class Settler<Row extends object> {
   trusted(batch: SettlementBatch<Row> | undefined, now: number): SettlementBatch<Row> | undefined {
     const { inFlight } = this.#options
     if (batch === undefined || batch.rows.every((row) => inFlight.isTrusted(row, now))) return batch
-    for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.drop(row, batch.outcome)
+    for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.giveUp(row, batch.outcome)
     const trusted = filterBatch(batch, (row) => inFlight.isTrusted(row, now))
     return trusted.rows.length === 0 ? undefined : trusted
   }
@@ -117,7 +117,7 @@ export class Settler<Row extends object> {
     }
   }
 
-  /** Rows go back untouched. If the release does not reach the database, the reaper finds them. */
+  /** Rows go back untouched: also later, if the release does not reach the database. */
   release(rows: readonly RowInFlight<Row>[], delayMs: number): void {
     this.#pending += rows.length
     this.#releaseAll(rows, delayMs).catch((error: unknown) => this.#trouble('releasing rows', error))
@@ -130,21 +130,22 @@ export class Settler<Row extends object> {
     while (waiting.length > 0) {
       const locked = await this.#sendRelease(waiting, delayMs)
       for (const row of waiting) {
-        if (locked.has(row)) continue
+        if (locked?.has(row) === true) continue
         this.#pending -= 1
-        inFlight.drop(row)
+        if (locked === undefined) inFlight.giveUp(row, undefined, false)
+        else inFlight.drop(row)
       }
       signal.notify()
-      waiting = [...locked]
+      waiting = [...(locked ?? [])]
       if (waiting.length > 0) await pause(LOCKED_ROW_RETRY_MS)
     }
   }
 
-  /** Returns the rows that another session has locked, as long as they are ours. */
+  /** Returns the rows that another session has locked, as long as they are ours. Undefined: the release failed. */
   async #sendRelease(
     rows: readonly RowInFlight<Row>[],
     delayMs: number,
-  ): Promise<ReadonlySet<RowInFlight<Row>>> {
+  ): Promise<ReadonlySet<RowInFlight<Row>> | undefined> {
     const { store, events, inFlight } = this.#options
     try {
       const leases = rows.map(({ lease }) => lease)
@@ -155,7 +156,7 @@ export class Settler<Row extends object> {
       return new Set(rows.filter((row) => busy.includes(row.lease) && inFlight.isTrusted(row, now)))
     } catch (error) {
       this.#trouble(`releasing rows of ${this.#source.table}`, error)
-      return new Set()
+      return undefined
     }
   }
 

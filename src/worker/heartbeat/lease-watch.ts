@@ -99,7 +99,7 @@ export class LeaseWatch<Row extends object> {
     if (slots.abandon(row)) {
       this.#abort(row, reason)
       if (reason === 'tooLong') this.#takeBackSoon(row)
-    } else inFlight.drop(row)
+    } else inFlight.giveUp(row)
     if (gate.open && slots.isClogged) this.#releaseClogged()
     slots.fill()
     loop.notify()

@@ -7,8 +7,9 @@ import type { LeaseStore, Reaped } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { createDeathWatch, type DeadWorker, declareDead } from './dead-workers.ts'
-import type { Events } from '../events.ts'
+import { type Events, isDatabaseAway } from '../events.ts'
 import { createLoop, type HastenableLoop, type Loop } from '../loop.ts'
+import type { OwnersWatch } from './living-owners.ts'
 import { forgetAudit, forgetWorkers } from '../registry/registry.ts'
 
 export interface ReaperOptions {
@@ -24,6 +25,8 @@ export interface ReaperOptions {
   readonly except?: (store: LeaseStore) => readonly string[]
   /** Whether another process reaps this table, so that this one leaves it alone. Default: none. */
   readonly isLeftToOthers?: (table: string) => boolean
+  /** Which owners of expired leases live. Default: nobody asks, and none does. */
+  readonly owners?: OwnersWatch
   /** How often to check for dead processes, and how long one may be missing. Default 1,500 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   /** How long entries of the audit are retained; null: for ever. Default 365 days. */
@@ -209,7 +212,11 @@ function createEvictionLoop(
       const isRecent = ended.size > 0 || [...evicting.values()].some((passes) => passes > PASSES)
       return anyMissing || isRecent ? Math.min(checkMs, CHECK_WHILE_MISSING_MS) : checkMs
     },
-    onError: (error) => events.emit('reaperFailed', { worker, table: undefined, error }),
+    onError: (error) => {
+      // It is the loop that looks at the database most often.
+      if (isDatabaseAway(error)) options.owners?.lost()
+      events.emit('reaperFailed', { worker, table: undefined, error })
+    },
   })
   return {
     ...loop,
@@ -231,7 +238,7 @@ function createEvictionLoop(
 
 /** Takes back expired leases, or all that a dead process holds, in batches. Undefined when it failed (`reaperFailed`). */
 async function reapTable(
-  { worker, events, settings, except = () => [], isLeftToOthers = () => false }: ReaperOptions,
+  { worker, events, settings, except = () => [], isLeftToOthers = () => false, owners }: ReaperOptions,
   store: LeaseStore,
   ownedBy: string | undefined,
   stop: AbortSignal,
@@ -244,7 +251,7 @@ async function reapTable(
     for (;;) {
       const which =
         ownedBy === undefined
-          ? { except: except(store) }
+          ? { except: except(store), ...(owners === undefined ? {} : { living: await owners.find() }) }
           : { ownedBy, reason: `the worker process ${ownedBy} died` }
       const reaped = await store.reap({ limit, ...which })
       for (const row of reaped) events.emit('reaped', reapedEvent(row))
@@ -253,6 +260,7 @@ async function reapTable(
       if (reaped.length < limit / 2 || stop.aborted) return count
     }
   } catch (error) {
+    if (isDatabaseAway(error)) owners?.lost()
     events.emit('reaperFailed', { worker, table, error })
     return undefined
   }

@@ -1,11 +1,11 @@
--- $1 id1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
 /* leasehold:reap owned by webhook_outbox */
 with taken_back as materialized (
   select id, lease_owner as held_owner, lease_token::text as held_token,
     lease_until as held_until, coalesce(attempts >= 9, false) as exhausted
   from leasehold.webhook_outbox
-  where bucket = $3::smallint and (delivery_status = 'pending' and lease_owner is not null)
-    and lease_owner = $2::text and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+  where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
+    and lease_owner = $3::text and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
   limit (select $5::int)
   for update skip locked
@@ -23,7 +23,7 @@ reaped as (
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int, 'error_code', 'leaseExpired', 'error', coalesce($6::text, 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'), 'response', null::text, 'recorded_at', now()))),
     delivery_status = case when attempts >= 9 then 'failed' else delivery_status end,
     failed_at = (select case when attempts >= 9 then now() else failed_at end)
-  where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
+  where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
