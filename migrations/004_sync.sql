@@ -32,7 +32,7 @@ begin
   used (name, column_name, types, is_required, is_given) as (
     select name, column_name, types, is_required, is_given
     from (values
-      ('sync_jobs', 'id', '{smallint,integer,bigint}'::text[], true, false),
+      ('sync_jobs', 'id', '{smallint,integer,bigint,uuid}'::text[], true, false),
       ('sync_jobs', 'definition', '{text,character varying}', false, true),
       ('sync_jobs', 'matrix_id', '{text,character varying}', true, true),
       ('sync_jobs', 'params', '{jsonb}', false, true),
@@ -110,6 +110,20 @@ alter table sync_jobs
   add column if not exists locked_until timestamptz,
   add column if not exists locked_by text,
   add column if not exists lock_token bigint not null default 0;
+
+-- Which of the two is right is not known here.
+do $$
+declare
+  which text;
+begin
+  select format('the id %s', id) into which from sync_jobs
+  where completed_at is not null and failed_at is not null order by id limit 1;
+  if found then
+    raise exception 'the row of sync_jobs with % has both completed_at and failed_at', which
+      using errcode = 'check_violation', hint = 'Set one of them to null, in every such row.';
+  end if;
+end
+$$;
 
 -- Of a table that existed before: leases that are incomplete, or that nobody cleared at the end of the job.
 update sync_jobs set locked_by = null, locked_until = null
@@ -213,6 +227,20 @@ alter table sync_checkpoints
   add column if not exists locked_by text,
   add column if not exists lock_token bigint not null default 0;
 
+-- Which of the two is right is not known here.
+do $$
+declare
+  which text;
+begin
+  select format('the matrix_id %s and the chunk_hash %s', matrix_id, chunk_hash) into which from sync_checkpoints
+  where completed_at is not null and failed_at is not null order by matrix_id, chunk_hash limit 1;
+  if found then
+    raise exception 'the row of sync_checkpoints with % has both completed_at and failed_at', which
+      using errcode = 'check_violation', hint = 'Set one of them to null, in every such row.';
+  end if;
+end
+$$;
+
 -- Of a table that existed before: what was synced stays synced.
 update sync_checkpoints set completed_at = last_synced_at
 where completed_at is null and failed_at is null and last_synced_at is not null;
@@ -286,13 +314,23 @@ comment on column sync_checkpoints.locked_by is 'The worker id of the runner tha
 comment on column sync_checkpoints.lock_token is 'The fencing token. It grows by one with every claim and is never reset.';
 
 create table sync_job_chunks (
-  job_id bigint not null references sync_jobs (id) on delete cascade,
+  job_id bigint not null,
   matrix_id text not null,
   chunk_hash text not null,
   skipped boolean not null default false,
   primary key (job_id, matrix_id, chunk_hash),
   foreign key (matrix_id, chunk_hash) references sync_checkpoints (matrix_id, chunk_hash) on delete cascade
 );
+
+-- The jobs of a table that existed before may have ids of another type.
+do $$
+begin
+  if (select format_type(atttypid, null) from pg_attribute where attrelid = 'sync_jobs'::regclass and attname = 'id') = 'uuid' then
+    alter table sync_job_chunks alter column job_id type uuid using null;
+  end if;
+end
+$$;
+alter table sync_job_chunks add foreign key (job_id) references sync_jobs (id) on delete cascade;
 
 create index sync_job_chunks_of_checkpoint on sync_job_chunks (matrix_id, chunk_hash);
 

@@ -1,6 +1,7 @@
 /** Collects the values of one statement; each call returns the placeholder that stands for its value. */
 export interface PositionalParameters {
-  (value: unknown, type: string): string
+  /** Without a type, it has that of what it is compared with. */
+  (value: unknown, type?: string): string
   readonly values: readonly unknown[]
 }
 
@@ -10,5 +11,8 @@ export interface PositionalParameters {
  */
 export function positionalParameters(): PositionalParameters {
   const values: unknown[] = []
-  return Object.assign((value: unknown, type: string) => `$${values.push(value)}::${type}`, { values })
+  return Object.assign(
+    (value: unknown, type?: string) => `$${values.push(value)}${type === undefined ? '' : `::${type}`}`,
+    { values },
+  )
 }

@@ -1,4 +1,5 @@
 /** SYNC-14: tables named sync_jobs and sync_checkpoints that existed before Leasehold. */
+import { randomUUID } from 'node:crypto'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
@@ -6,6 +7,9 @@ import { watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { migrate } from '../postgres/migrate.ts'
 import { Events } from '../worker/index.ts'
+import { explainJob } from './admin/explain.ts'
+import { listJobs } from './admin/jobs.ts'
+import { progress } from './admin/progress.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()
@@ -139,6 +143,62 @@ it('SYNC-14: a lease that somebody still holds on an existing row is respected u
   const { rows } = await db.query({ text: 'select locked_by from importer.sync_jobs where id = 1' })
   expect(rows).toEqual([{ locked_by: 'old program' }])
 })
+
+it('SYNC-14: jobs whose id is a uuid run, and their progress and their reasons are told', async () => {
+  await run(
+    `alter table importer.sync_jobs drop column id, add column id uuid primary key default gen_random_uuid()`,
+  )
+  await run(`insert into importer.sync_jobs (matrix_id) values ('old')`)
+  await migrate(db, { schema })
+  const { sync, defined, synced } = yearsSync()
+  const events = new Events()
+  const jobs = watchJobs(events)
+  await start(sync.runner({ checkEveryMs: 20 }), { schema, events })
+  const { rows } = await db.query<{ id: string }>({ text: 'select id from importer.sync_jobs' })
+  expect(await jobs.ended(rows[0]?.id ?? '')).toBe('done')
+  const { jobId } = await defined.enqueue(db, { matrixId: 'queued' })
+  expect(await jobs.ended(jobId)).toBe('done')
+  expect(synced).toHaveLength(6)
+  expect(await progress(db, jobId, { schema })).toMatchObject({
+    phase: 'completed',
+    chunks: { total: 3, done: 3 },
+  })
+  expect(await explainJob(db, jobId, { schema })).toBeDefined()
+  const missing = { code: 'JOB_NOT_FOUND' }
+  await expect(progress(db, randomUUID(), { schema })).rejects.toMatchObject(missing)
+  await expect(progress(db, '7', { schema })).rejects.toMatchObject(missing)
+  // They are read, and changed, in the order of their numbers.
+  await expect(listJobs(db, {}, { schema })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringContaining('importer.sync_jobs.id is uuid'),
+  })
+})
+
+it.each([
+  [
+    'sync_jobs',
+    `(matrix_id, completed_at, failed_at) values ('m', now(), null), ('m', now(), now())`,
+    'with the id 2',
+  ],
+  [
+    'sync_checkpoints',
+    `(matrix_id, chunk_hash, last_synced_at, failed_at) values ('m', 'a', now(), null), ('m', 'b', now(), now())`,
+    'with the matrix_id m and the chunk_hash b',
+  ],
+])(
+  'SYNC-14: a row of %s that is completed and failed is named, and nothing is changed',
+  async (table, rows, which) => {
+    await run(
+      `alter table importer.sync_checkpoints add column if not exists completed_at timestamptz, add column if not exists failed_at timestamptz`,
+    )
+    await run(`insert into importer.${table} ${rows}`)
+    await run(`update importer.sync_checkpoints set completed_at = last_synced_at`)
+    await expect(migrate(db, { schema })).rejects.toMatchObject({
+      code: 'MIGRATION_FAILED',
+      message: expect.stringContaining(`the row of ${table} ${which} has both completed_at and failed_at`),
+    })
+  },
+)
 
 it('SYNC-14: tables that cannot be used are refused with all problems, and nothing is changed', async () => {
   await run(`alter table importer.sync_jobs alter requested_by set not null, alter created_at type timestamp;

@@ -1,6 +1,6 @@
 /** The commands of `leasehold sync` for jobs: what they read from flags, and what they print. */
 import type { Command } from 'commander'
-import { isRowId } from '../../admin/request-checks.ts'
+import { isRowId, isUuid } from '../../admin/request-checks.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../sync/admin/cancel.ts'
 import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
 import { explainChunk, explainJob } from '../../sync/admin/explain.ts'
@@ -43,7 +43,7 @@ export const STATES = SYNC_STATES.join(', ').toLowerCase()
 /** The job that a command names. */
 export function jobArgument(args: readonly string[]): string {
   const [jobId = ''] = args
-  if (!isRowId(jobId))
+  if (!isRowId(jobId) && !isUuid(jobId))
     throw invalidArgument('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
   return jobId
 }

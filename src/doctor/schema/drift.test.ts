@@ -125,17 +125,20 @@ it('a table that the role of tenants owns is found, because policies do not limi
   await db.query({ text: 'drop schema owned cascade' })
 })
 
-it('tables that sync has adopted keep their own columns and types', async () => {
-  const db = opened(shared.url)
-  await db.query({
-    text: `create schema adopted;
-create table adopted.sync_jobs (id serial primary key, matrix_id varchar(200), customer text, attempts smallint);
+it.each(['serial', 'uuid default gen_random_uuid()'])(
+  'tables that sync has adopted keep their own columns and types: id %s',
+  async (id) => {
+    const db = opened(shared.url)
+    await db.query({
+      text: `create schema adopted;
+create table adopted.sync_jobs (id ${id} primary key, matrix_id varchar(200), customer text, attempts smallint);
 create table adopted.sync_checkpoints (matrix_id varchar(200), chunk_hash text, note text, unique (matrix_id, chunk_hash))`,
-  })
-  await migrate(db, { schema: 'adopted' })
-  expect(await driftIn(db, 'adopted')).toEqual([])
-  await db.query({ text: 'drop schema adopted cascade' })
-})
+    })
+    await migrate(db, { schema: 'adopted' })
+    expect(await driftIn(db, 'adopted')).toEqual([])
+    await db.query({ text: 'drop schema adopted cascade' })
+  },
+)
 
 interface Drift {
   readonly check: string

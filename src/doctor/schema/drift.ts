@@ -129,6 +129,8 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
 
 /** Tables that may have existed before, with types that serve as well. */
 const ADOPTABLE: ReadonlySet<string> = new Set(['sync_jobs', 'sync_checkpoints'])
+/** They are uuids where those of the adopted table were. */
+const JOB_IDS: ReadonlySet<string> = new Set(['sync_jobs.id', 'sync_job_chunks.job_id'])
 const FAMILIES = [
   ['text', /^character varying/],
   ['integer', /^(?:smallint|bigint)$/],
@@ -215,6 +217,7 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
   const isAdoptable = ADOPTABLE.has(name)
   const isSameType =
     real.type === wanted.type ||
+    (real.type === 'uuid' && JOB_IDS.has(`${name}.${column}`)) ||
     (isAdoptable && FAMILIES.some(([type, others]) => type === wanted.type && others.test(real.type)))
   if (!isSameType || real.collation !== wanted.collation)
     differences.push({

@@ -22,7 +22,15 @@ import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { unmarkNeeded } from '../sql.ts'
 import { countDroppable, countUnneededInFlight, lockChunks } from './chunks.ts'
-import { checkFilter, FILTER_DATES, filterSql, findNamed, type JobFilter, narrowSql } from './jobs.ts'
+import {
+  checkFilter,
+  FILTER_DATES,
+  filterSql,
+  findNamed,
+  type JobFilter,
+  narrowSql,
+  requireNumberedJobs,
+} from './jobs.ts'
 import { OPEN } from './tables.ts'
 
 export type CancelOptions = BulkChangeOptions<JobFilter>
@@ -70,6 +78,7 @@ export const CANCEL: BulkChange<JobFilter, CancelCount> = {
 
 /** Cancels open jobs by their ids or by a filter. */
 export async function cancel(db: Database, options: CancelOptions): Promise<CancelResult> {
+  await requireNumberedJobs(db, options.schema)
   return runBulkChange(db, CANCEL, options)
 }
 

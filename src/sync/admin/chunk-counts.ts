@@ -88,13 +88,13 @@ export async function countChunks(
   const { rows } = await tx.query<CountRow>({
     text: `select ${KIND} as kind,
   case
-    when l.skipped or c.completed_at is null or c.completed_at < (select created_at from ${jobs} where id = $1::bigint) then null
+    when l.skipped or c.completed_at is null or c.completed_at < (select created_at from ${jobs} where id = $1) then null
     ${windows.join('\n    ')}
   end as window,
   count(*)::int as count, coalesce(sum(c.row_count::float8), 0) as rows, min(c.completed_at) as first, now() as now
 from ${links} as l
 join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
-where l.job_id = $1::bigint and l.matrix_id = $2::text and c.matrix_id = $2::text
+where l.job_id = $1 and l.matrix_id = $2::text and c.matrix_id = $2::text
 group by 1, 2`,
     values: [job.id, job.matrixId],
   })

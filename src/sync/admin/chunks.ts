@@ -99,7 +99,7 @@ export async function findChunks(
   const parameter = positionalParameters()
   const matrix = parameter(matrixId, 'text')
   const conditions = [
-    `l.job_id = ${parameter(id, 'bigint')} and l.matrix_id = ${matrix} and c.matrix_id = ${matrix}`,
+    `l.job_id = ${parameter(id)} and l.matrix_id = ${matrix} and c.matrix_id = ${matrix}`,
     ...where(parameter),
   ]
   const { rows } = await tx.query<Omit<ChunkSummary, 'token'> & { readonly token: string }>({
@@ -128,7 +128,7 @@ export async function lockChunks(tx: Queryable, schema: string, jobIds: readonly
     text: `with locked as materialized (
   select from ${checkpoints} as c
   join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
-  where l.job_id = any ($1::bigint[]) and c.completed_at is null
+  where l.job_id = any ($1) and c.completed_at is null
   order by c.matrix_id, c.chunk_hash
   for update of c
 )
@@ -149,10 +149,10 @@ export async function countDroppable(
   select distinct c.matrix_id, c.chunk_hash, c.locked_by is not null and c.locked_until > now() as in_flight
   from ${links} as l
   join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
-  where l.job_id = any ($1::bigint[]) and c.completed_at is null and c.failed_at is null and c.needed
+  where l.job_id = any ($1) and c.completed_at is null and c.failed_at is null and c.needed
     and not exists (
       select from ${links} as o join ${jobs} as j on j.id = o.job_id
-      where o.matrix_id = c.matrix_id and o.chunk_hash = c.chunk_hash and not j.id = any ($1::bigint[])
+      where o.matrix_id = c.matrix_id and o.chunk_hash = c.chunk_hash and not j.id = any ($1)
         and j.completed_at is null and j.failed_at is null
     )
 )
@@ -171,7 +171,7 @@ export async function countUnneededInFlight(
   const { rows } = await tx.query<{ count: number }>({
     text: `select count(*)::int as count from ${checkpoints} as c
 join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
-where l.job_id = any ($1::bigint[]) and c.locked_by is not null and c.locked_until > now() and not c.needed`,
+where l.job_id = any ($1) and c.locked_by is not null and c.locked_until > now() and not c.needed`,
     values: [jobIds],
   })
   return rows[0]?.count ?? 0

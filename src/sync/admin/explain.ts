@@ -92,7 +92,7 @@ select count(*) filter (where failed_at is null)::int as open,
 from (
   select c.failed_at, c.locked_until, c.chunk_hash, c.position
   from ${checkpoints} as c
-  join ${links} as l on l.job_id = $1::bigint and l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+  join ${links} as l on l.job_id = $1 and l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
   where c.matrix_id = $2::text and c.completed_at is null
   limit ${MAX_CHUNKS_COUNTED}
 ) as unfinished`,
@@ -163,7 +163,7 @@ async function findChunk(
   const { matrixId } = await findJob(tx, schema, jobId)
   const { rows } = await tx.query<{ found: boolean }>({
     text: `select true as found from ${tablesOf(schema).links}
-where job_id = $1::bigint and matrix_id = $2::text and chunk_hash = $3::text`,
+where job_id = $1 and matrix_id = $2::text and chunk_hash = $3::text`,
     values: [jobId, matrixId, hash],
   })
   if (rows.length > 0) return rowId(matrixId, hash)

@@ -3,9 +3,10 @@ import { listNewestFirst, type PageOptions } from '../../admin/browse.ts'
 import { isEmptyFilter } from '../../admin/bulk-change.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { checkCommonFilter, type CommonFilter, commonSql } from '../../admin/filter-sql.ts'
-import { checkMoments, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
-import { LeaseholdError } from '../../errors.ts'
+import { checkMoments, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
+import { hasCode, LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { SyncState } from '../transitions.ts'
@@ -73,10 +74,18 @@ function phaseOf({ state, plannedAt }: JobRow): JobPhase {
 /** Finds a job, or fails with JOB_NOT_FOUND. */
 export async function findJob(tx: Queryable, schema: string | undefined, jobId: string): Promise<JobSummary> {
   checkJobId(jobId)
-  const { rows } = await tx.query<JobRow>({
-    text: `select ${jobColumns(schema)} from ${tablesOf(schema).jobs} as r where r.id = $1::bigint`,
+  const statement = {
+    text: `select ${jobColumns(schema)} from ${tablesOf(schema).jobs} as r where r.id = $1`,
     values: [jobId],
-  })
+  }
+  const rows = await tx.query<JobRow>(statement).then(
+    (found) => found.rows,
+    (error: unknown) => {
+      // A number where the ids are uuids, or the other way round.
+      if (hasCode(error, '22P02')) return []
+      throw error
+    },
+  )
   const [row] = rows
   if (row !== undefined) return jobSummary(row)
   throw new LeaseholdError('JOB_NOT_FOUND', `No sync job has the id ${jobId}.`, {
@@ -85,7 +94,27 @@ export async function findJob(tx: Queryable, schema: string | undefined, jobId: 
 }
 
 export function checkJobId(jobId: string, field = 'jobId'): void {
-  if (!isRowId(jobId)) throw invalid(field, jobId, 'Give the number of a sync job.')
+  if (!isRowId(jobId) && !isUuid(jobId)) throw invalid(field, jobId, 'Give the number of a sync job.')
+}
+
+/**
+ * Jobs are listed, and changed in bulk, in the order of their numbers, which uuids of a table that existed before (SYNC-14)
+ * do not have.
+ */
+export async function requireNumberedJobs(db: Queryable, schema: string | undefined): Promise<void> {
+  const { jobs } = tablesOf(schema)
+  const { rows } = await db.query<{ type: string }>({
+    text: `select format_type(atttypid, null) as type from pg_attribute where attrelid = to_regclass($1) and attname = 'id'`,
+    values: [jobs],
+  })
+  if (rows[0]?.type !== 'uuid') return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `${jobs}.id is uuid, and jobs can be listed, cancelled and replayed only by numbers.`,
+    {
+      remedy: `Read ${quoteQualified(schema ?? 'leasehold', 'sync_job_states')} in SQL; \`leasehold sync status\` shows one job by its id.`,
+    },
+  )
 }
 
 /** The jobs that an operator names, and why each is not changed. Their chunks, which `listJobs` counts, are not read. */
@@ -116,7 +145,9 @@ export const FILTER_DATES = ['from', 'to', 'failedSince'] as const
 
 /** Refuses what can only be a mistake, before the database is asked. */
 export function checkFilter(filter: JobFilter): void {
-  checkCommonFilter(filter, FIELDS, (id) => checkJobId(id, 'id'))
+  checkCommonFilter(filter, FIELDS, (id) => {
+    if (!isRowId(id)) throw invalid('id', id, 'Give the number of a sync job.')
+  })
   const { definition, matrixId, states, failedSince } = filter
   checkTexts({ definition, matrixId })
   checkStates(states)
@@ -178,6 +209,7 @@ export async function listJobs(
 ): Promise<JobPage> {
   checkFilter(filter)
   const { schema } = options
+  await requireNumberedJobs(db, schema)
   const { jobs, checkpoints, links } = tablesOf(schema)
   const { rows, next } = await listNewestFirst<JobRow & { readonly chunks: ChunkCounts }>(db, options, {
     table: jobs,

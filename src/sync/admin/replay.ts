@@ -21,7 +21,15 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { lockChunks } from './chunks.ts'
-import { checkFilter, FILTER_DATES, filterSql, findNamed, type JobFilter, narrowSql } from './jobs.ts'
+import {
+  checkFilter,
+  FILTER_DATES,
+  filterSql,
+  findNamed,
+  type JobFilter,
+  narrowSql,
+  requireNumberedJobs,
+} from './jobs.ts'
 import { tablesOf } from './tables.ts'
 
 export type ReplayOptions = BulkChangeOptions<JobFilter>
@@ -89,6 +97,7 @@ export const REPLAY: BulkChange<JobFilter, ReplayCount> = {
 
 /** Replays failed jobs by their ids or by a filter. */
 export async function replay(db: Database, options: ReplayOptions): Promise<ReplayResult> {
+  await requireNumberedJobs(db, options.schema)
   return runBulkChange(db, REPLAY, options)
 }
 
