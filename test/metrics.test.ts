@@ -271,11 +271,11 @@ from leasehold.outbox`)
   expect(settled(OUTBOX, 'dead')).toBe(outbox.dead)
   expect(count('leasehold_dead_rows_total', OUTBOX)).toBe(outbox.dead)
   // The five of the process that died, and the one that was lost with the database.
-  expect(count('leasehold_reaped_rows_total', { ...OUTBOX, outcome: 'retry' })).toBe(5 + 1)
-  expect(count('leasehold_reaped_rows_total', { ...OUTBOX, outcome: 'dead' })).toBe(0)
-  expect(count('leasehold_reap_delay_seconds_count', OUTBOX)).toBe(5 + 1)
+  expect(count('reaper_recovered_count_total', { ...OUTBOX, outcome: 'retry' })).toBe(5 + 1)
+  expect(count('reaper_recovered_count_total', { ...OUTBOX, outcome: 'dead' })).toBe(0)
+  expect(count('reaper_stale_duration_seconds_count', OUTBOX)).toBe(5 + 1)
   expect(
-    count('leasehold_handler_failures_total', OUTBOX) + count('leasehold_reaped_rows_total', OUTBOX),
+    count('leasehold_handler_failures_total', OUTBOX) + count('reaper_recovered_count_total', OUTBOX),
   ).toBe(outbox.attempts)
   // The token of a row grows by one with every claim.
   expect(count('leasehold_claimed_rows_total', OUTBOX) + 5).toBe(outbox.tokens)

@@ -126,7 +126,9 @@ const known = new Map(
 
 /** The metrics that an expression reads, without what Prometheus adds to those of histograms. */
 function metricsIn(expr: string): string[] {
-  return [...expr.matchAll(/leasehold_\w+/g)].map(([name]) => known.get(name)?.name ?? `unknown: ${name}`)
+  return [...expr.matchAll(/\b(?:leasehold|reaper)_\w+/g)].map(
+    ([name]) => known.get(name)?.name ?? `unknown: ${name}`,
+  )
 }
 
 /** The labels that an expression selects or groups by. */
@@ -185,7 +187,7 @@ describe('alert rules', () => {
 
   it('docs/reference/metrics.md names for each metric the alerts that read it', async () => {
     const page = await readFile(new URL('../docs/reference/metrics.md', import.meta.url), 'utf8')
-    const rows = [...page.matchAll(/^\| `(leasehold_\w+)` \|.* \| ([^|]*) \|$/gm)]
+    const rows = [...page.matchAll(/^\| `((?:leasehold|reaper)_\w+)` \|.* \| ([^|]*) \|$/gm)]
     const documented = rows.map(([, name, alerts = '']) => [
       name,
       [...alerts.matchAll(/`(\w+)`/g)].map(([, alert]) => `Leasehold${alert}`),
@@ -321,7 +323,7 @@ const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
   LeaseholdLeasesRecovered: [
     {
       series: {
-        [`leasehold_reaped_rows_total{${OUTBOX},outcome="retry",worker="w1"}`]: '0+10x30',
+        [`reaper_recovered_count_total{${OUTBOX},outcome="retry",worker="w1"}`]: '0+10x30',
         [`leasehold_claimed_rows_total{${OUTBOX},worker="w2"}`]: '0+100x30',
       },
       at: '20m',
@@ -329,7 +331,7 @@ const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
     },
     {
       series: {
-        [`leasehold_reaped_rows_total{${OUTBOX},outcome="retry",worker="w1"}`]: '0+10x30',
+        [`reaper_recovered_count_total{${OUTBOX},outcome="retry",worker="w1"}`]: '0+10x30',
         [`leasehold_claimed_rows_total{${OUTBOX},worker="w2"}`]: '0+10000x30',
       },
       at: '20m',
@@ -337,12 +339,12 @@ const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
   ],
   LeaseholdReapedLate: [
     {
-      series: buckets('leasehold_reap_delay_seconds', `${OUTBOX},worker="w1"`, ['60', '120'], 0, 5),
+      series: buckets('reaper_stale_duration_seconds', `${OUTBOX},worker="w1"`, ['60', '120'], 0, 5),
       at: '20m',
       fires: { table },
     },
     {
-      series: buckets('leasehold_reap_delay_seconds', `${OUTBOX},worker="w1"`, ['10', '120'], 5, 5),
+      series: buckets('reaper_stale_duration_seconds', `${OUTBOX},worker="w1"`, ['10', '120'], 5, 5),
       at: '20m',
     },
   ],

@@ -125,7 +125,7 @@ const STATED: readonly (readonly [string, string])[] = [
   ],
   [
     'docs/reference/metrics.md',
-    `The buckets of \`leasehold_reap_delay_seconds\`: ${METRICS.reapDelay.buckets.join(', ')}. Those of \`leasehold_end_to_end_latency_seconds\`: ${METRICS.latency.buckets.join(', ')}.`,
+    `The buckets of \`reaper_stale_duration_seconds\`: ${METRICS.reapDelay.buckets.join(', ')}. Those of \`leasehold_end_to_end_latency_seconds\`: ${METRICS.latency.buckets.join(', ')}.`,
   ],
 ]
 

@@ -212,7 +212,7 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
     const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
     await scraped(
       http,
-      `leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
+      `reaper_recovered_count_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
     )
     const text =
       'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox'
@@ -228,8 +228,11 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
         values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
     })
     const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, `leasehold_reaped_rows_total{table="public.emails",outcome="retry",worker="${id}"} 1`)
-    await scraped(http, `leasehold_reap_delay_seconds_count{table="public.emails",worker="${id}"} 1`)
+    await scraped(
+      http,
+      `reaper_recovered_count_total{table="public.emails",outcome="retry",worker="${id}"} 1`,
+    )
+    await scraped(http, `reaper_stale_duration_seconds_count{table="public.emails",worker="${id}"} 1`)
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
     expect(process.output().stdout).not.toContain('sent to')

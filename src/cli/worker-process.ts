@@ -21,6 +21,7 @@ import { type Database, openDatabase } from '../postgres/index.ts'
 import type { Api } from '../server/api/api.ts'
 import type { Caller } from '../server/api/route.ts'
 import { startServer } from '../server/server.ts'
+import { RECONCILE } from '../reconcile/index.ts'
 import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import type { RunState } from '../worker/process.ts'
 import { MAX_AFTER_HANDLERS_MS } from '../worker/stop-deadlines.ts'
@@ -304,10 +305,11 @@ function startWorkers(
     return runtime
   }
 
-  /** REC-11: the log has each worker with its poll interval and its lease duration. */
+  /** The log has each worker with its poll interval and its lease duration. A reconciler says so itself (REC-11). */
   function logEachWorker(from: Runtime, message: string): void {
     const { id } = from
-    for (const { name, table } of workers) {
+    for (const { name, table, role } of workers) {
+      if (role === RECONCILE) continue
       const { pollMs, leaseMs, concurrency } = from.worker(name).settings
       log.info({ worker: id, role: name, table: tableName(table), pollMs, leaseMs, concurrency }, message)
     }

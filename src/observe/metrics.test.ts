@@ -27,20 +27,20 @@ it('RULE-020-023: the reaper reports how many rows it recovered, how stale they 
   events.emit('reaped', { ...reaped, staleMs: -20_000, evicted: true })
   events.emit('reaperRan', { worker: 'w1', reaped: 4, durationMs: 3 })
   const text = await metrics.render()
-  expect(text).toContain('# TYPE leasehold_reaped_rows_total counter\n')
-  expect(text).toContain('# TYPE leasehold_reap_delay_seconds histogram\n')
-  expect(text).toContain('# TYPE leasehold_reaper_runs_total counter\n')
+  expect(text).toContain('# TYPE reaper_recovered_count_total counter\n')
+  expect(text).toContain('# TYPE reaper_stale_duration_seconds histogram\n')
+  expect(text).toContain('# TYPE reaper_runs_total counter\n')
   expect(samples(text)).toMatchObject({
-    'leasehold_reaped_rows_total{table="public.emails",outcome="retry",worker="w1"}': 4,
-    'leasehold_reaper_runs_total{worker="w1"}': 1,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="0.1"}': 1,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="0.5"}': 2,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="5"}': 2,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="10"}': 3,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="3600"}': 3,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="+Inf"}': 4,
-    'leasehold_reap_delay_seconds_sum{table="public.emails",worker="w1"}': 4_007.4,
-    'leasehold_reap_delay_seconds_count{table="public.emails",worker="w1"}': 4,
+    'reaper_recovered_count_total{table="public.emails",outcome="retry",worker="w1"}': 4,
+    'reaper_runs_total{worker="w1"}': 1,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="0.1"}': 1,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="0.5"}': 2,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="5"}': 2,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="10"}': 3,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="3600"}': 3,
+    'reaper_stale_duration_seconds_bucket{table="public.emails",worker="w1",le="+Inf"}': 4,
+    'reaper_stale_duration_seconds_sum{table="public.emails",worker="w1"}': 4_007.4,
+    'reaper_stale_duration_seconds_count{table="public.emails",worker="w1"}': 4,
   })
 })
 

@@ -92,14 +92,14 @@ export const METRICS = {
     help: 'Heartbeats that failed.',
   }),
   reapedRows: counter('reaped', {
-    name: 'leasehold_reaped_rows_total',
+    name: 'reaper_recovered_count_total',
     // RULE-020-023 prescribes the names of the three instruments of the reaper.
     instrument: 'reaper.recovered.count',
     labels: ['table', 'outcome'],
     help: 'Rows the reaper took back from expired leases and dead worker processes, by outcome: retry or dead.',
   }),
   reapDelay: histogram('reaped', {
-    name: 'leasehold_reap_delay_seconds',
+    name: 'reaper_stale_duration_seconds',
     instrument: 'reaper.stale.duration',
     labels: ['table'],
     help: 'Time from the end of a lease until the reaper took the row back.',
@@ -109,7 +109,7 @@ export const METRICS = {
     seconds: ({ staleMs }) => [Math.max(0, staleMs) / 1_000],
   }),
   reaperRuns: counter('reaperRan', {
-    name: 'leasehold_reaper_runs_total',
+    name: 'reaper_runs_total',
     instrument: 'reaper.runs.total',
     labels: [],
     help: 'Runs of the reaper over the tables that were due.',

@@ -23,7 +23,7 @@ select 'late', '1', 'CLAIMED', $3, now() - $2::interval, 'vanished', now() - $2:
   })
 }
 
-it('RULE-020-023: what the three metrics of the reaper say, in Prometheus and in OpenTelemetry, is what it did in the table', async () => {
+it('RULE-020-023, D14: what the three metrics of the reaper say, in Prometheus and in OpenTelemetry, is what it did in the table', async () => {
   await addExpired(30, '1000 seconds', 0)
   await addExpired(4, '1000 seconds', 24)
   await addExpired(6, '2 hours', 3)
@@ -66,14 +66,14 @@ it('RULE-020-023: what the three metrics of the reaper say, in Prometheus and in
 
   const text = await metrics.render()
   const of = 'table="leasehold.outbox"'
-  expect(text).toContain(`leasehold_reaped_rows_total{${of},outcome="retry",worker="w1"} 36\n`)
-  expect(text).toContain(`leasehold_reaped_rows_total{${of},outcome="dead",worker="w1"} 4\n`)
+  expect(text).toContain(`reaper_recovered_count_total{${of},outcome="retry",worker="w1"} 36\n`)
+  expect(text).toContain(`reaper_recovered_count_total{${of},outcome="dead",worker="w1"} 4\n`)
   expect(text).toContain(`leasehold_dead_rows_total{${of},worker="w1"} 4\n`)
-  expect(text).toContain(`leasehold_reap_delay_seconds_bucket{${of},worker="w1",le="900"} 0\n`)
-  expect(text).toContain(`leasehold_reap_delay_seconds_bucket{${of},worker="w1",le="3600"} 34\n`)
-  expect(text).toContain(`leasehold_reap_delay_seconds_count{${of},worker="w1"} 40\n`)
-  expect(text).toContain(`leasehold_reaper_runs_total{worker="w1"} ${runs}\n`)
-  const sum = Number(/reap_delay_seconds_sum\S* (\S+)/.exec(text)?.[1])
+  expect(text).toContain(`reaper_stale_duration_seconds_bucket{${of},worker="w1",le="900"} 0\n`)
+  expect(text).toContain(`reaper_stale_duration_seconds_bucket{${of},worker="w1",le="3600"} 34\n`)
+  expect(text).toContain(`reaper_stale_duration_seconds_count{${of},worker="w1"} 40\n`)
+  expect(text).toContain(`reaper_runs_total{worker="w1"} ${runs}\n`)
+  const sum = Number(/stale_duration_seconds_sum\S* (\S+)/.exec(text)?.[1])
   expect(sum).toBeGreaterThanOrEqual(34 * 1_000 + 6 * 7_200)
 
   const measured = (instrument: string): number[] =>

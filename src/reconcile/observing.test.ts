@@ -276,8 +276,11 @@ it('an outcome that was fenced off is counted in the summary, and still reported
 
 it('the interval of the summary follows the settings in force, also while the reconciler runs', async () => {
   await insert(1)
-  const summaries = vi.fn<(fields: object, message: string) => void>()
-  const log = { ...SILENT_LOG, info: summaries, child: () => SILENT_LOG }
+  const summaries = vi.fn<() => void>()
+  const info = (_: object, message: string): void => {
+    if (message === 'reconcile summary') summaries()
+  }
+  const log = { ...SILENT_LOG, info, child: () => SILENT_LOG }
   const observe = async (): Promise<undefined> => Promise.resolve(undefined)
   const hour = 3_600_000
   const { runtime } = await start([declare({ observe, everyMs: 10, settings: { pollMs: hour } })], { log })

@@ -1,11 +1,11 @@
 import { inspect } from 'node:util'
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { SILENT_LOG } from '../worker/context.ts'
-import { Events } from '../worker/index.ts'
+import { Events, startRuntime } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 
 const { url } = useDatabase()
@@ -361,5 +361,76 @@ describe('an observer', () => {
     const { events } = await start([declare({ observe, timeoutMs: 10, everyMs: 50 })])
     await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
     expect(observations).toBe(3)
+  })
+})
+
+describe('REC-11, REC-12: a reconciler that is embedded in a process', () => {
+  type Line = Readonly<Record<string, unknown>>
+
+  function recorder() {
+    const lines: Line[] = []
+    const at =
+      (level: string) =>
+      (fields: object, msg: string): void =>
+        void lines.push({ level, ...fields, msg })
+    const log = {
+      debug: at('debug'),
+      info: at('info'),
+      warn: at('warn'),
+      error: at('error'),
+      child: () => log,
+    }
+    return { lines, log }
+  }
+
+  it('logs its start and its stop with worker id, poll interval and lease duration, and a summary, of an empty cycle at debug level', async () => {
+    await insert(1)
+    const { lines, log } = recorder()
+    const { runtime, events } = await start(
+      [
+        declare({
+          observe: async () => Promise.resolve('expired'),
+          settings: { pollMs: 20, leaseMs: 20_000 },
+        }),
+      ],
+      { log },
+    )
+    await events.next('settled')
+    const ofLevel = (level: string): Line[] => lines.filter((line) => line['level'] === level)
+    const empty = { msg: 'reconcile summary', claimed: 0, scanned: 0, expired: 0, skipped: 0, errors: 0 }
+    await expect.poll(() => ofLevel('debug')).toContainEqual(expect.objectContaining(empty))
+    await runtime.stop()
+    const of = {
+      worker: runtime.id,
+      role: 'reconcile',
+      table: 'public.payment_requests',
+      pollMs: 20,
+      leaseMs: 20_000,
+    }
+    const infos = ofLevel('info')
+    expect(infos.at(0)).toMatchObject({ ...of, msg: 'started' })
+    expect(infos.at(-1)).toMatchObject({ ...of, msg: 'stopped' })
+    const summaries = infos.filter(({ msg }) => msg === 'reconcile summary')
+    const sum = (name: string): number => summaries.reduce((total, each) => total + Number(each[name]), 0)
+    expect(['claimed', 'scanned', 'expired', 'skipped', 'errors'].map(sum)).toEqual([1, 1, 1, 0, 0])
+  })
+
+  it('writes them to stderr where no log was given', async () => {
+    await insert(1)
+    const written: string[] = []
+    const stderr = vi.spyOn(process.stderr, 'write').mockImplementation((text) => {
+      written.push(String(text))
+      return true
+    })
+    onTestFinished(() => stderr.mockRestore())
+    const runtime = await startRuntime({
+      databaseUrl: url,
+      heartbeat: 'inline',
+      workers: [declare({ observe: async () => Promise.resolve('expired') })],
+    })
+    await runtime.events.next('settled')
+    await runtime.stop()
+    const messages = written.flatMap((line) => /info leasehold: ([a-z ]+) \(/.exec(line)?.[1] ?? [])
+    expect(messages).toEqual(['started', 'reconcile summary', 'stopped'])
   })
 })

@@ -133,10 +133,18 @@ class Reconciliation<Row extends object, Status extends string> {
     const unsubscribe = events.onInternal('settingsChanged', (changed) => {
       if (changed.worker === worker && changed.table === tableName(this.#table)) loop.hasten()
     })
+    // REC-11: also in a process that has no log of its own.
+    const report = (message: string): void => {
+      const { pollMs, leaseMs, concurrency } = settings()
+      const { name: role = RECONCILE } = this.#options
+      log.info({ worker, role, table: tableName(this.#table), pollMs, leaseMs, concurrency }, message)
+    }
+    report('started')
     this.#stopSummaries = async () => {
       unsubscribe()
       await loop.stop()
       summary.close()
+      report('stopped')
     }
     return Promise.resolve()
   }

@@ -46,18 +46,21 @@ export class Summary {
     this.#counts.set(what, (this.#counts.get(what) ?? 0) + by)
   }
 
-  /** Logs the counts and starts from zero. Without anything to count it logs nothing. */
+  /** Logs the counts and starts from zero. Without anything to count, that is worth a line for debugging only. */
   log(): void {
-    const counts = this.#counts
-    if ([...counts.values()].every((count) => count === 0)) return
-    this.#counts = this.#zero()
     const { log, worker, table } = this.#options
-    log.info({ worker, table: tableName(table), ...Object.fromEntries(counts) }, 'reconcile summary')
+    const level = this.#isEmpty() ? 'debug' : 'info'
+    log[level]({ worker, table: tableName(table), ...Object.fromEntries(this.#counts) }, 'reconcile summary')
+    this.#counts = this.#zero()
+  }
+
+  #isEmpty(): boolean {
+    return [...this.#counts.values()].every((count) => count === 0)
   }
 
   close(): void {
     this.#unsubscribe()
-    this.log()
+    if (!this.#isEmpty()) this.log()
   }
 
   #zero(): Map<string, number> {

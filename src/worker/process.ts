@@ -36,7 +36,7 @@ import { takeWorkerId } from './registry/worker-id.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { declaredSettings, SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
-import { logUnheard, STDERR_LOG } from './unheard-log.ts'
+import { logUnheard, STDERR_LOG, STDERR_REPORT } from './unheard-log.ts'
 import {
   REAPER,
   refuseInvalidOptions,
@@ -339,7 +339,7 @@ export class Runtime {
       db: this.#db,
       worker: this.id,
       events: this.events,
-      log: this.#log,
+      log: this.#options.log === undefined ? STDERR_REPORT : this.#log,
       settings: () => started?.settings ?? settings,
     })
     heartbeat.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })

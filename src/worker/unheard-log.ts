@@ -23,21 +23,24 @@ export function logUnheard(events: Events, worker: string, log: LogSource): () =
 /** The log of a process that was given none: warnings and errors, one line of plain text each, on stderr. */
 export const STDERR_LOG: LogSource = stderrLog({})
 
-function stderrLog(bound: object): LogSource {
-  const write = (level: 'warn' | 'error', fields: object, message: string): void => {
+/** The same for a worker that reports on its own work: what it is told to log is written, information as well. */
+export const STDERR_REPORT: LogSource = stderrLog({}, { info: true })
+
+function stderrLog(bound: object, also: { readonly info?: true } = {}): LogSource {
+  const write = (level: 'info' | 'warn' | 'error', fields: object, message: string): void => {
     process.stderr.write(`${lineOf(level, { ...bound, ...fields }, message)}\n`)
   }
   return {
     debug: () => undefined,
-    info: () => undefined,
+    info: (fields, message) => (also.info === true ? write('info', fields, message) : undefined),
     warn: (fields, message) => write('warn', fields, message),
     error: (fields, message) => write('error', fields, message),
-    child: (fields) => stderrLog({ ...bound, ...fields }),
+    child: (fields) => stderrLog({ ...bound, ...fields }, also),
   }
 }
 
 /** `2026-01-31T08:15:02.125Z warn leasehold: a renewal failed: connection refused (table=public.jobs)` */
-function lineOf(level: 'warn' | 'error', fields: object, message: string): string {
+function lineOf(level: 'info' | 'warn' | 'error', fields: object, message: string): string {
   const { text, frames } = textEntry(fields, message)
   return `${new Date().toISOString()} ${level} leasehold: ${text}${frames}`
 }
