@@ -58,6 +58,11 @@ export async function printUrl({ loaded, print }: Run): Promise<number> {
   return 0
 }
 
+interface PoolOptions {
+  readonly queryTimeoutMs?: number
+  readonly neededRole?: NeededRole
+}
+
 /** The given database, or the embedded one that is given by its URL and runs. Never starts one. */
 export async function givenDatabase(loaded: LoadedSettings): Promise<string | undefined> {
   const { settings, sources } = loaded
@@ -70,12 +75,17 @@ export async function withRunningDatabase<Result>(
   loaded: LoadedSettings,
   log: Logger,
   act: (db: Database) => Promise<Result>,
-  options: { readonly queryTimeoutMs?: number; readonly neededRole?: NeededRole } = {},
+  options: PoolOptions & {
+    /** With the search_path of the role, for SQL of the user. Default: nothing but `pg_catalog` is on it. */
+    readonly ownPath?: boolean
+  } = {},
 ): Promise<Result> {
   const { settings, sources } = loaded
+  const { ownPath = false, ...poolOptions } = options
   const url = settings.databaseUrl ?? (await runningEmbedded(loaded))
   const source = settings.databaseUrl === undefined ? settings.directory : sources.databaseUrl.name
-  const db = withCatalogPath(openPool(url, log, options))
+  const pool = openPool(url, log, poolOptions)
+  const db = ownPath ? pool : withCatalogPath(pool)
   try {
     await reachDatabase({ db, shownUrl: withoutPassword(url), source, waitMs: settings.databaseWaitMs, log })
     return await act(db)
@@ -103,6 +113,8 @@ async function runningEmbedded({ settings, sources }: LoadedSettings): Promise<s
 }
 
 export const withRegistry = withTablesOf('worker registry')
+/** For rows of a table of the user. */
+export const withOwnTable = withTablesOf('worker registry', { ownPath: true })
 export const withOutbox = withTablesOf('outbox')
 export const withSync = withTablesOf('sync')
 export const withWebhooks = withTablesOf('webhooks')
@@ -115,7 +127,7 @@ type WithTables = <Result>(
 ) => Promise<Result>
 
 /** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
-function withTablesOf(part: string): WithTables {
+function withTablesOf(part: string, options: { readonly ownPath?: boolean } = {}): WithTables {
   return async ({ loaded, log }, act, neededRole) => {
     let { schema } = loaded.settings
     try {
@@ -126,7 +138,7 @@ function withTablesOf(part: string): WithTables {
           schema = await schemaInUse(db, loaded, log)
           return act(db, schema)
         },
-        neededRole === undefined ? {} : { neededRole },
+        { ...options, ...(neededRole === undefined ? {} : { neededRole }) },
       )
     } catch (error) {
       if (!isMissingTable(error)) throw error
@@ -189,11 +201,7 @@ export async function startDatabase(
 }
 
 /** A connection that is lost later is logged; it does not end the process. */
-function openPool(
-  url: string,
-  log: Logger,
-  options: { readonly queryTimeoutMs?: number; readonly neededRole?: NeededRole } = {},
-): Database {
+function openPool(url: string, log: Logger, options: PoolOptions = {}): Database {
   const onEvent = (event: DatabaseEvent): void => logEvent(log, event)
   return openDatabase({
     url,

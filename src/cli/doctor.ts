@@ -8,6 +8,7 @@ import {
   type Severity,
 } from '../doctor/doctor.ts'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { withCatalogPath } from '../postgres/catalog-path.ts'
 import type { Run } from './command.ts'
 import { schemaInUse, secretKeyOf, withRunningDatabase } from './database.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
@@ -62,7 +63,7 @@ async function diagnose({ loaded, log }: Run, ignore: readonly string[]): Promis
     async (db) =>
       examine(db, {
         // A registry that cannot be read is a finding, and nothing that ends the examination.
-        schema: await schemaInUse(db, loaded, log).catch(() => settings.schema),
+        schema: await schemaInUse(withCatalogPath(db), loaded, log).catch(() => settings.schema),
         workers,
         ignore,
         embedded: databaseUrl === undefined,
@@ -71,7 +72,8 @@ async function diagnose({ loaded, log }: Run, ignore: readonly string[]): Promis
         ...(databaseUrl === undefined ? {} : { databaseUrl }),
         ...(databaseUrl === undefined || listenUrl === undefined ? {} : { listenUrl }),
       }),
-    { neededRole: 'reader' },
+    // The examination sets the path itself, but for tables of the user.
+    { neededRole: 'reader', ownPath: true },
   )
 }
 

@@ -9,7 +9,7 @@ import { rowId, tableName } from '../lease/index.ts'
 import type { Database } from '../postgres/index.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { DATABASE_SETTINGS, type Define, type Run, type UsageError } from './command.ts'
-import { withRegistry, withRunningDatabase } from './database.ts'
+import { withOwnTable, withRunningDatabase } from './database.ts'
 import { addExplainFlags, explainOptions, printExplanation } from './explain.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
 
@@ -60,7 +60,7 @@ async function explainCommand(run: Run): Promise<number> {
   const id = more.length === 0 ? only : rowId(only, ...more)
   if (args.length !== 1 && args.length !== table.id.length)
     throw invalidArgument('<id...>', args.join(' '), `give the values of ${table.id.join(', ')}.`)
-  const explanation = await withRegistry(run, async (db, schema) =>
+  const explanation = await withOwnTable(run, async (db, schema) =>
     explainRow(db, explainedBy(table, declared), id, explainOptions(run, schema)),
   )
   return printExplanation(run, explanation)
@@ -114,7 +114,8 @@ async function addLeaseCommand({ loaded, log, print, flags, terminal }: Run): Pr
     if (isSet(flags, 'dryRun')) return addition.migration
     return describe(options.table, addition, await addLease(db, addition))
   }
-  print(await withRunningDatabase(loaded, log, act, { queryTimeoutMs: INDEX_TIMEOUT_MS }))
+  // An index is built outside a transaction, and its condition is the user's.
+  print(await withRunningDatabase(loaded, log, act, { queryTimeoutMs: INDEX_TIMEOUT_MS, ownPath: true }))
   return 0
 }
 

@@ -78,6 +78,8 @@ export interface Examination {
   readonly thresholds: Thresholds
   /** Runs queries in a read-only transaction whose statements take a bounded time. */
   readonly read: <Found>(work: (tx: Queryable) => Promise<Found>) => Promise<Found>
+  /** The same, with the search_path of the role, for tables of the user, whose conditions may call what is there. */
+  readonly own: { readonly db: Database; readonly read: Examination['read'] }
   /** Makes something once for all checks of this examination. */
   readonly once: <Made>(name: string, make: () => Promise<Made>) => Promise<Made>
   /** Says what this database role may not see. The check continues with the rest. */

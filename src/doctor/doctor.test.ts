@@ -438,6 +438,25 @@ describe('workers', () => {
     ])
   })
 
+  it('the conditions of a declared table are read with the search_path of the role', async () => {
+    await server.db().query({
+      text: `create function public.is_new(status text) returns boolean language sql immutable return status = 'new';
+create table public.emails (id bigint primary key, status text not null default 'new', lease_owner text, lease_until timestamptz, lease_token bigint);
+insert into public.emails (id, lease_owner, lease_until, lease_token) values (1, 'gone', now() - interval '1 hour', 1)`,
+    })
+    onTestFinished(async () => server.asAdmin('drop table public.emails', 'drop function public.is_new'))
+    const table = leaseTable({
+      table: 'public.emails',
+      claimable: 'is_new(status)',
+      outcomes: { done: { set: { status: "'sent'" } } },
+    })
+    const { findings } = await server.examine({
+      workers: [{ name: 'emails', table, handle: async () => Promise.resolve() }],
+    })
+    expect(JSON.stringify(findings)).not.toMatch(/function is_new|does not exist|could not be made/)
+    expect(findings.map(({ check }) => check)).toContain('workers-expired-leases')
+  })
+
   it('a declared lease table that does not fit is found, and the printed repair mends it', async () => {
     await server.db().query({
       text: `create table public.emails (id bigint primary key, status text not null default 'new', created_at timestamptz default now(),

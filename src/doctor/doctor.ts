@@ -118,6 +118,7 @@ export async function examine(db: Database, options: ExamineOptions = {}): Promi
     schema,
     thresholds: { ...THRESHOLDS, ...options.thresholds },
     read,
+    own: { db, read: reader(db) },
     once: memory(),
     notSeen: (what) => void notSeen.push(what),
     remark: (what) => void remarks.push(what),

@@ -35,36 +35,37 @@ async function isAnyLeased(tx: Queryable, table: LeaseTable): Promise<boolean> {
   return rows[0]?.leased === true
 }
 
-async function reaperProblems({ read, schema, ownTables, declaredTables }: Examination): Promise<Problem[]> {
-  return read(async (tx) => {
-    const workers = await listWorkers(tx, schema)
-    const running = new Set(workers.filter(({ state }) => state === 'alive').flatMap(({ roles }) => roles))
-    const worked = [...ownTables, ...declaredTables]
-    const all = distinct(worked)
-    const unreaped = new Set(
-      await unreapedTables(
-        tx,
-        schema,
-        all.map(({ table }) => tableName(table)),
-      ),
+/** The conditions of a table of the user may call functions that are on the search_path of the role alone. */
+function readerOf({ read, own, ownTables }: Examination, table: LeaseTable): Examination['read'] {
+  return ownTables.some((each) => tableName(each.table) === tableName(table)) ? read : own.read
+}
+
+async function reaperProblems(x: Examination): Promise<Problem[]> {
+  const { read, schema, ownTables, declaredTables } = x
+  const worked = [...ownTables, ...declaredTables]
+  const all = distinct(worked)
+  const names = all.map(({ table }) => tableName(table))
+  const { workers, unreaped } = await read(async (tx) => ({
+    workers: await listWorkers(tx, schema),
+    unreaped: new Set(await unreapedTables(tx, schema, names)),
+  }))
+  const running = new Set(workers.filter(({ state }) => state === 'alive').flatMap(({ roles }) => roles))
+  const problems: Problem[] = []
+  for (const { table } of all.filter((each) => unreaped.has(tableName(each.table)))) {
+    const isLeased = await readerOf(x, table)(async (tx) => isAnyLeased(tx, table))
+    const isWorked = worked.some(
+      (each) => tableName(each.table) === tableName(table) && running.has(each.worker),
     )
-    const problems: Problem[] = []
-    for (const { table } of all.filter((each) => unreaped.has(tableName(each.table)))) {
-      const isLeased = await isAnyLeased(tx, table)
-      const isWorked = worked.some(
-        (each) => tableName(each.table) === tableName(table) && running.has(each.worker),
-      )
-      if (!isLeased && !isWorked) continue
-      problems.push({
-        severity: 'error',
-        text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
-        remedy:
-          'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out. If one runs, its log says why its runs fail.',
-        repair: [runReaper(schema)],
-      })
-    }
-    return problems
-  })
+    if (!isLeased && !isWorked) continue
+    problems.push({
+      severity: 'error',
+      text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
+      remedy:
+        'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out. If one runs, its log says why its runs fail.',
+      repair: [runReaper(schema)],
+    })
+  }
+  return problems
 }
 
 function distinct(tables: readonly WorkedTable[]): WorkedTable[] {
@@ -72,11 +73,14 @@ function distinct(tables: readonly WorkedTable[]): WorkedTable[] {
 }
 
 async function expiredProblems(x: Examination): Promise<Problem[]> {
-  return x.read(async (tx) => {
-    const problems: Problem[] = []
-    for (const { table } of distinct([...x.ownTables, ...x.declaredTables])) {
-      const until = quote(table.lease.until)
-      const { rows } = await tx.query<{ count: number; oldest: Date | null; owner: string | null }>({
+  const problems: Problem[] = []
+  for (const { table } of distinct([...x.ownTables, ...x.declaredTables])) {
+    const until = quote(table.lease.until)
+    const { rows } = await readerOf(
+      x,
+      table,
+    )(async (tx) =>
+      tx.query<{ count: number; oldest: Date | null; owner: string | null }>({
         text: `select count(*)::int as count, min(until) as oldest, min(owner) as owner
 from (
   select ${until} as until, ${quote(table.lease.owner)}::text as owner
@@ -85,18 +89,18 @@ from (
   limit ${MAX_COUNTED}
 ) as expired`,
         values: [x.thresholds.expiredMs],
-      })
-      const [{ count, oldest, owner } = { count: 0, oldest: null, owner: null }] = rows
-      if (count === 0) continue
-      problems.push({
-        severity: 'error',
-        text: `${count === MAX_COUNTED ? 'At least ' : ''}${counted(count, 'lease', 'leases')} of ${tableName(table)} expired more than ${Math.round(x.thresholds.expiredMs / 1_000)} s ago, and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
-        remedy: 'Run a process that reaps this table. If one runs, its log says what stops it.',
-        repair: [runReaper(x.schema)],
-      })
-    }
-    return problems
-  })
+      }),
+    )
+    const [{ count, oldest, owner } = { count: 0, oldest: null, owner: null }] = rows
+    if (count === 0) continue
+    problems.push({
+      severity: 'error',
+      text: `${count === MAX_COUNTED ? 'At least ' : ''}${counted(count, 'lease', 'leases')} of ${tableName(table)} expired more than ${Math.round(x.thresholds.expiredMs / 1_000)} s ago, and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
+      remedy: 'Run a process that reaps this table. If one runs, its log says what stops it.',
+      repair: [runReaper(x.schema)],
+    })
+  }
+  return problems
 }
 
 async function missingProblems({ read, schema, now, remark }: Examination): Promise<Problem[]> {
@@ -268,12 +272,12 @@ where enabled and timeout_ms >= $1::float8 order by timeout_ms desc limit 5`,
 }
 
 /** What `work` would refuse at its start. */
-async function leaseTableProblems({ db, declaredTables }: Examination): Promise<Problem[]> {
+async function leaseTableProblems({ own, declaredTables }: Examination): Promise<Problem[]> {
   if (declaredTables.length === 0) throw new NotApplicable('no workers are declared in leasehold.config')
   const problems: Problem[] = []
   for (const { table } of distinct(declaredTables)) {
     try {
-      const { slow } = await checkTable(db, table)
+      const { slow } = await checkTable(own.db, table)
       for (const { what, remedy } of slow)
         problems.push({
           severity: 'warning',
