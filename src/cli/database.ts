@@ -135,7 +135,7 @@ function withTablesOf(part: string, options: { readonly ownPath?: boolean } = {}
         loaded,
         log,
         async (db) => {
-          schema = await schemaInUse(db, loaded, log)
+          schema = await schemaInUse(withCatalogPath(db), loaded, log)
           return act(db, schema)
         },
         { ...options, ...(neededRole === undefined ? {} : { neededRole }) },

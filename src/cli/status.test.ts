@@ -1,11 +1,13 @@
 import { beforeEach, expect, it } from 'vitest'
 import { useCommandLine } from '../../test/support/command-line.ts'
+import { useConfigFiles } from '../../test/support/config-files.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { emptySync, makeChunks, makeJob } from '../../test/support/sync-rows.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 
 const { db, call: status } = useCommandLine('status')
+const { directoryWith } = useConfigFiles()
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.workers restart identity' })
   await forgetWebhooks(db)
@@ -221,4 +223,20 @@ values ('w1', 'h', 1, '0', '{outbox,reaper}', '{leasehold.outbox}')`,
   })
   expect((await status()).stdout).not.toContain('No reaper')
   await db.query({ text: 'truncate leasehold.workers, leasehold.webhook_outbox' })
+})
+
+it('status counts the rows of a table of the user, whose conditions may call what is on the search_path of the role', async () => {
+  await db.query({
+    text: `create function public.is_new(status text) returns boolean language sql immutable return status = 'new';
+create table public.emails (id bigint primary key, status text not null default 'new', lease_owner text, lease_until timestamptz, lease_token bigint, attempts int not null default 0, last_error text);
+insert into public.emails (id) values (1), (2)`,
+  })
+  const leasehold = new URL('../../dist/index.js', import.meta.url).href
+  const workingDirectory = await directoryWith(`import { leaseTable } from '${leasehold}'
+const table = leaseTable({ table: 'public.emails', claimable: 'is_new(status)', attempts: { max: 3, expiries: false }, outcomes: { done: { set: { status: "'sent'" } }, retry: {}, dead: { set: { status: "'dead'" } } } })
+export default { workers: [{ name: 'emails', table, handle: async () => {} }] }`)
+  const shown = await status([], { workingDirectory })
+  expect(shown.stderr).toBe('')
+  expect(shown.stdout).toMatch(/^public\.emails +2 +0 /m)
+  await db.query({ text: 'drop table public.emails; drop function public.is_new' })
 })

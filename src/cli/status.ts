@@ -15,6 +15,7 @@ import {
   MAX_KEYS,
   MAX_WAITING,
 } from '../outbox/admin/held-up-keys.ts'
+import { withCatalogPath } from '../postgres/catalog-path.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
 import { countSync, type SyncCounts } from '../sync/admin/counts.ts'
@@ -33,7 +34,7 @@ import {
 } from '../webhooks/admin/endpoint-summary.ts'
 import { listWorkers, type WorkDeclaration, type WorkerRow } from '../worker/index.ts'
 import type { Run } from './command.ts'
-import { withRegistry } from './database.ts'
+import { withOwnTable } from './database.ts'
 import { isSet } from './flags.ts'
 import { columns, countText, duration, grouped, printableJson, relative } from './output.ts'
 import { jobJson, jobsText } from './sync/progress-text.ts'
@@ -53,7 +54,7 @@ export async function status(run: Run): Promise<number> {
   const { watches, everyMs } = watchFlags(flags)
   const json = isSet(flags, 'json')
   const redraws = watches && terminal.width !== undefined && !json
-  return withRegistry(run, async (db, schema) => {
+  return withOwnTable(run, async (db, schema) => {
     const read = async (): Promise<Status> => readStatus(db, schema, loaded.settings.workers)
     const format = (found: Status): string => {
       if (json) return printableJson(statusJson(found), watches ? 0 : undefined)
@@ -86,10 +87,12 @@ async function readStatus(
   schema: string,
   declared: readonly WorkDeclaration[],
 ): Promise<Status> {
-  const processes = await listWorkers(db, schema)
-  const outbox = await readOrProblem('outbox', schema, async () => readOutbox(db, schema))
-  const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(db, schema))
-  const sync = await readOrProblem('sync', schema, async () => readSync(db, schema))
+  // Only the conditions of declared tables, which are the user's, need the search_path of the role.
+  const catalog = withCatalogPath(db)
+  const processes = await listWorkers(catalog, schema)
+  const outbox = await readOrProblem('outbox', schema, async () => readOutbox(catalog, schema))
+  const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(catalog, schema))
+  const sync = await readOrProblem('sync', schema, async () => readSync(catalog, schema))
   const tables = await Promise.all(
     declaredTables(declared, schema).map(async (table) => readTable(db, table)),
   )
