@@ -220,7 +220,12 @@ function* tokensDecreased(facts) {
     let previous
     for (const { row, from, to, fromToken, toToken } of changes) {
       const grows = from === 'PENDING' && to === 'CLAIMED' ? 1n : 0n
-      if (BigInt(toToken) !== BigInt(fromToken) + grows)
+      // The first token of a row is a time.
+      if (
+        fromToken === '0' && grows === 1n
+          ? BigInt(toToken) <= 0n
+          : BigInt(toToken) !== BigInt(fromToken) + grows
+      )
         yield `the token of row ${row} went from ${fromToken} to ${toToken} (${from} to ${to})`
       if (previous !== undefined && previous !== fromToken)
         yield `the token of row ${row} was ${previous}, and then ${fromToken}`

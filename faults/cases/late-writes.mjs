@@ -24,7 +24,7 @@ export default {
 /** How many were late. A worker that got no processor time until its leases had expired settles nothing. */
 async function delaySettlements(worker, context) {
   const reaped = context.watch('reaped', ({ owner }) => owner === worker.id)
-  const repeated = context.watch('attempt', (line) => line.worker !== worker.id && Number(line.token) > 1)
+  const repeated = context.watch('attempt', (line) => line.worker !== worker.id && line.attempt > 1)
   await context.seen('attempt', 1, (line) => line.worker === worker.id)
   worker.proxy.hold()
   let held

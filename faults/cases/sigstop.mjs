@@ -7,7 +7,7 @@ export default {
   async step(context) {
     const worker = context.anyWorker()
     const reaped = context.watch('reaped', ({ owner }) => owner === worker.id)
-    const repeated = context.watch('attempt', (line) => line.worker !== worker.id && Number(line.token) > 1)
+    const repeated = context.watch('attempt', (line) => line.worker !== worker.id && line.attempt > 1)
     // In the middle of a publication.
     await context.seen('attempt', 1, (line) => line.worker === worker.id)
     worker.signal('SIGSTOP')

@@ -84,10 +84,10 @@ const publisher = {
       process.kill(process.pid, 'SIGKILL')
     }
     const lines = batch.map((event) => {
-      const { id, eventId, token, orderingKey } = event
+      const { id, eventId, token, orderingKey, attempt } = event
       begin(event)
       const line = { worker, row: id, eventId, token, key: orderingKey }
-      history.write({ type: 'attempt', ...line, clock: Date.now() })
+      history.write({ type: 'attempt', ...line, attempt, clock: Date.now() })
       return line
     })
     const answers = (await target.publish(batch, context)) ?? batch.map(() => DONE)

@@ -9,6 +9,7 @@ import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
 import { arrivals, createSink } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/index.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()
@@ -53,7 +54,7 @@ function config({ prelude = '', publish = '', worker = '' } = {}): string {
 }
 
 /** The first process that gets an event says so, and never finishes it. */
-const FIRST_HANGS = `if (event.token === 1n) { say('holding ' + process.pid); await never }`
+const FIRST_HANGS = `if (event.attempt === 1) { say('holding ' + process.pid); await never }`
 
 function spawnWork(directory: string, args: readonly string[]): TestProcess {
   const env = { DATABASE_URL: database.url, LEASEHOLD_PORT: '', LEASEHOLD_SECRET_KEY: '' }
@@ -174,7 +175,7 @@ describe('leasehold work --processes', () => {
     // Whoever finds that a session has ended writes `missing_since` first, and waits.
     const dead = (await registered()).filter((each) => each.pid === pid)
     expect(dead).toMatchObject([{ ended: 'died', was_missing: false }])
-    expect(await arrivals(db)).toMatchObject([{ n: 1, token: '2' }])
+    expect(await arrivals(db)).toMatchObject([{ n: 1, token: A_TOKEN }])
     const { rows } = await db.query({ text: 'select attempts, expiries, last_error from leasehold.outbox' })
     expect(rows).toEqual([{ attempts: 1, expiries: 1, last_error: `the worker process ${dead[0]?.id} died` }])
 
@@ -428,7 +429,7 @@ describe('the end of a supervisor', () => {
     expect(await exit).toEqual({ code: null, signal: 'SIGKILL' })
     const children = (await registered()).filter(({ id }) => id !== 'w')
     expect(children).toMatchObject([{ ended: 'stopped' }, { ended: 'stopped' }])
-    expect(await arrivals(db)).toMatchObject([{ n: 1, token: '1' }])
+    expect(await arrivals(db)).toMatchObject([{ n: 1, token: A_TOKEN }])
   })
 })
 

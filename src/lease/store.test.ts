@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { chunks, events, odd, subjectOf, tasks } from '../../test/support/lease-tables.ts'
+import { chunks, events, odd, specimens, subjectOf, tasks } from '../../test/support/lease-tables.ts'
 import { startProxy, type Proxy } from '../../test/support/proxy.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
 import { rowId, type Lease } from './lease.ts'
 import { inspectTable } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
@@ -627,3 +628,34 @@ describe('bad input is refused by name and changes nothing', () => {
     await expect(store.settle('done', [lease])).rejects.toThrow('its id has 2 columns')
   })
 })
+
+it.each(specimens)(
+  'D12: on $name, a lease changes nothing of another row that came to the id of its own',
+  async (specimen) => {
+    const { table, bucket = 0, groups, final } = specimen
+    const own = subjectOf(db, specimen)
+    const target = quoteQualified(table.schema, table.name)
+    await db.query({ text: `drop table if exists ${target}` })
+    await own.create()
+    await own.insert(3)
+    await db.query({ text: `drop table if exists public.dump; create table public.dump as table ${target}` })
+    const store = await openLeaseStore(db, table, { owner: 'worker', bucket })
+    const claim = async (): Promise<Lease[]> => {
+      const ofGroups = groups === undefined ? {} : { groups: groups.map((group) => ({ group, room: 10 })) }
+      return (await store.claim({ limit: 10, ...LEASE, ...ofGroups })).claimed.map(({ lease }) => lease)
+    }
+    const old = await claim()
+    // As pg_restore --clean leaves it, while the worker lives on.
+    await db.query({
+      text: `delete from ${target}; insert into ${target} overriding system value table public.dump`,
+    })
+    const current = await claim()
+    expect(current.map(({ id }) => id).sort()).toEqual(old.map(({ id }) => id).sort())
+    const args = old.map(() => final.args ?? {})
+    expect((await store.renew(old, 60_000)).renewed).toEqual([])
+    expect((await store.release(old)).ended).toEqual([])
+    const settled = await store.settle(final.outcome, old, { args })
+    expect([settled.ended, settled.fencedOff.length]).toEqual([[], old.length])
+    expect((await store.settle(final.outcome, current, { args })).ended).toHaveLength(current.length)
+  },
+)

@@ -15,6 +15,12 @@ export const TOKEN_MARK = '#'
 /** Grows with every claim of a row, as long as the database's clock is not set back. */
 export const CLOCK_TOKEN = '(extract(epoch from clock_timestamp()) * 1000000)::bigint::text'
 
+/**
+ * Before the first token of a row. Its id may have belonged to another row that a worker still holds: before a restore,
+ * a deletion, a TRUNCATE … RESTART IDENTITY. A token that starts at the time of the first claim is none of that row's (D12).
+ */
+const FIRST_TOKEN = '(extract(epoch from now()) * 1000000)::bigint'
+
 export interface ColumnSql {
   readonly name: string
   readonly type: string
@@ -331,7 +337,7 @@ export function claimTaken(t: TableSql, $: Parameters): string {
     `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
     ...(token === undefined
       ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
-      : [`${owner} = ${worker}`, `${token} = coalesce(t.${token}, 0) + 1`]),
+      : [`${owner} = ${worker}`, assign(t, token, `coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1`)]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
   const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []

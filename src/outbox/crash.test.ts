@@ -49,9 +49,7 @@ describe('LIFE-18: no event is lost', () => {
     await dieAndRecover('claimed')
     await expectAllPublished()
     expect(await arrivals(db)).toHaveLength(ROWS)
-    for (const { attempts, lock_token: token } of await records(db)) {
-      expect({ attempts, token }).toEqual({ attempts: 1, token: '2' })
-    }
+    for (const { attempts } of await records(db)) expect(attempts).toBe(1)
   })
 
   it('LIFE-14: when a relay dies before its publisher has sent anything, another publishes the events', async () => {
@@ -65,8 +63,12 @@ describe('LIFE-18: no event is lost', () => {
     await expectAllPublished()
     const twice = await arrivals(db)
     expect(twice).toHaveLength(2 * ROWS)
-    expect(twice.slice(0, ROWS).every(({ relay, token }) => relay === dead && token === '1')).toBe(true)
-    expect(twice.slice(ROWS).every(({ relay, token }) => relay !== dead && token === '2')).toBe(true)
+    const first = new Map(twice.slice(0, ROWS).map((arrival) => [arrival.event_id, arrival]))
+    for (const { event_id: id, relay, token } of twice.slice(ROWS)) {
+      expect(first.get(id)?.relay).toBe(dead)
+      expect(relay).not.toBe(dead)
+      expect(BigInt(token)).toBe(BigInt(first.get(id)?.token ?? 0) + 1n)
+    }
   })
 
   it('LIFE-17: when a relay dies in the middle of a batch, only events that had arrived arrive twice', async () => {

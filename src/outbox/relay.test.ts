@@ -35,7 +35,7 @@ describe('the life of an event', () => {
     expect(row).toMatchObject({
       status: 'CLAIMED',
       claimed_by: runtime.id,
-      lock_token: '1',
+      lock_token: publisher.published[0]?.token.toString(),
     })
     expect(row?.claimed_at).toBeInstanceOf(Date)
     expect(Number(row?.locked_until) - Number(row?.claimed_at)).toBe(30_000)
@@ -147,15 +147,19 @@ describe('the life of an event', () => {
       claimed_at: null,
       claimed_by: null,
       locked_until: null,
-      lock_token: '1',
     }
-    expect(await records(db)).toMatchObject([returned, returned])
+    const before = await records(db)
+    expect(before).toMatchObject([returned, returned])
     const events = new Events()
     const published = settled(events, 2)
     await startRelay({ publisher: recording() }, { events })
     await published
-    const done = { status: 'PUBLISHED', attempts: 1, lock_token: '2' }
-    expect(await records(db)).toMatchObject([done, done])
+    const done = before.map((row) => ({
+      status: 'PUBLISHED',
+      attempts: 1,
+      lock_token: String(BigInt(row.lock_token) + 1n),
+    }))
+    expect(await records(db)).toMatchObject(done)
   })
 
   it.each([
@@ -183,16 +187,18 @@ describe('the life of an event', () => {
       await other.reap()
       const { claimed } = await other.claim({ limit: 1, leaseMs: 30_000 })
       const leases = claimed.map(({ lease }) => lease)
-      expect(leases).toMatchObject([{ id: '1', token: 2n }])
+      const token = leases[0]?.token ?? 0n
       if (isPublished) await other.settle('done', leases)
       const before = await records(db)
       const fencedOff = events.next('fencedOff')
       held.open()
-      expect(await fencedOff).toMatchObject({ id: '1', token: 1n, outcome: 'done' })
+      expect(await fencedOff).toMatchObject({ id: '1', token: token - 1n, outcome: 'done' })
       expect(await records(db)).toEqual(before)
       expect(settledByRelay).toEqual([])
       if (!isPublished) await other.settle('done', leases)
-      expect(await records(db)).toMatchObject([{ status: 'PUBLISHED', attempts: 1, lock_token: '2' }])
+      expect(await records(db)).toMatchObject([
+        { status: 'PUBLISHED', attempts: 1, lock_token: String(token) },
+      ])
     },
   )
 
@@ -206,7 +212,11 @@ describe('the life of an event', () => {
     await startRelay({ publisher, retry: { firstMs: 1, longestMs: 2 } }, { events })
     await all
     expect(publisher.published.map(({ attempt }) => attempt)).toEqual([1, 2, 3, 4])
-    expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 3, lock_token: '4' })
+    expect((await records(db))[0]).toMatchObject({
+      status: 'PUBLISHED',
+      attempts: 3,
+      lock_token: String((publisher.published[0]?.token ?? 0n) + 3n),
+    })
   })
 
   it.each([

@@ -8,6 +8,7 @@ import { SILENT_LOG } from '../worker/context.ts'
 import { Events, SaturatedError } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 import { Summary } from './summary.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -137,7 +138,7 @@ describe('REC-08: an observer', () => {
       }),
     ])
     await events.next('settled', ({ outcome }) => outcome === 'open')
-    expect(await payment()).toEqual({ status: 'pending', owner: null, rests: true, token: '1' })
+    expect(await payment()).toEqual({ status: 'pending', owner: null, rests: true, token: A_TOKEN })
   })
 
   it('an observer that does not answer within timeoutMs has failed, and its signal fires', async () => {

@@ -13,6 +13,7 @@ import {
 import { emptySync, statesOf, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const source = useMatrixSource()
@@ -67,7 +68,7 @@ it('SYNC-11: after a runner died while planning, another plans the job: no chunk
   const { id: dead } = await dying.heard('up')
   expect(await dying.exited).toMatchObject({ signal: 'SIGKILL' })
   expect(await syncJobs(db)).toMatchObject([
-    { id: jobId, planned_at: null, locked_by: dead, lock_token: '1' },
+    { id: jobId, planned_at: null, locked_by: dead, lock_token: A_TOKEN },
   ])
   expect(await syncChunks(db)).toHaveLength(CHUNKS / 2)
   const done = (await syncChunks(db)).filter(({ state }) => state === 'COMPLETED')
@@ -113,7 +114,4 @@ it('SYNC-11: after a runner was killed and its leases have expired, another cont
     return matrix === 'interrupted' && what !== 'plan' && runner === id
   })
   expect(fetches).toHaveLength(left.length)
-  const attempts = (await syncChunks(db)).map(({ lock_token: token }) => token)
-  expect(attempts.filter((token) => token === '2')).toHaveLength(2)
-  expect(attempts.filter((token) => token === '1')).toHaveLength(CHUNKS - 2)
 })

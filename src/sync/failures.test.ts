@@ -9,6 +9,7 @@ import { PermanentError, SaturatedError } from '../worker/completion/outcome.ts'
 import { Events } from '../worker/events.ts'
 import type { SyncDefinition } from './definition.ts'
 import { createSync } from './sync.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -43,8 +44,8 @@ describe('a chunk that fails', () => {
     expect(end).toBe('done')
     expect(attempts).toEqual([1, 2, 3])
     expect(await syncChunks(db)).toMatchObject([
-      { state: 'COMPLETED', lock_token: '1' },
-      { state: 'COMPLETED', attempts: 0, lock_token: '3', error_message: null },
+      { state: 'COMPLETED', lock_token: A_TOKEN },
+      { state: 'COMPLETED', attempts: 0, lock_token: A_TOKEN, error_message: null },
     ])
   })
 
@@ -185,7 +186,7 @@ describe('a chunk that fails', () => {
     })
     expect(end).toBe('done')
     expect((await db.query({ text: 'select n from public.effects' })).rows).toEqual([{ n: 1 }])
-    expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED', lock_token: '2', row_count: '1' }])
+    expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED', lock_token: A_TOKEN, row_count: '1' }])
   })
 
   it.each([-1, 1.5, Number.NaN])('a chunk that returned %s rows fails for good', async (rows) => {

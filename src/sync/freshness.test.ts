@@ -81,9 +81,7 @@ describe('a chunk that was synced before', () => {
     await run()
     expect(await skipped(await run({ force: true }))).toBe(0)
     expect(done).toEqual([1, 2, 3, 1, 2, 3])
-    expect(
-      (await syncChunks(db)).every(({ state, lock_token: token }) => state === 'COMPLETED' && token === '2'),
-    ).toBe(true)
+    expect((await syncChunks(db)).every(({ state }) => state === 'COMPLETED')).toBe(true)
   })
 
   it('is synced once more if it is older than the job allows', async () => {

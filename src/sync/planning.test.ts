@@ -8,6 +8,7 @@ import { openDatabase } from '../postgres/database.ts'
 import { Events } from '../worker/index.ts'
 import { chunkHash, inBatches } from './plan.ts'
 import { createSync } from './sync.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -168,7 +169,7 @@ describe('a plan', () => {
       await jobs.ended((await named.enqueue(db, { matrixId: 'm', params, force: true })).jobId)
     }
     expect(await syncChunks(db)).toMatchObject([
-      { chunk_hash: 'year 2024', chunk_query: { year: 2024, asOf: 'tuesday' }, lock_token: '2' },
+      { chunk_hash: 'year 2024', chunk_query: { year: 2024, asOf: 'tuesday' }, lock_token: A_TOKEN },
     ])
   })
 })

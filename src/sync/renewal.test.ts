@@ -7,6 +7,7 @@ import { openDatabase } from '../postgres/database.ts'
 import type { Events } from '../worker/index.ts'
 import type { WorkerEnvironment } from '../worker/work-declaration.ts'
 import { createSync } from './sync.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -56,13 +57,13 @@ it('SYNC-05, SYNC-13: a plan and a chunk that outlast their leases are renewed, 
   const rival = await start(second.workers)
 
   await beatsFor(events, 'sync_jobs')
-  expect(await syncJobs(db)).toMatchObject([{ state: 'RUNNING', locked_by: runtime.id, lock_token: '1' }])
+  expect(await syncJobs(db)).toMatchObject([{ state: 'RUNNING', locked_by: runtime.id, lock_token: A_TOKEN }])
   planned.open()
   await syncing.opened
   const holder = calls.at(-1) === 'first syncs' ? { runtime, events } : rival
   await beatsFor(holder.events, 'sync_checkpoints')
   expect(await syncChunks(db)).toMatchObject([
-    { state: 'RUNNING', locked_by: holder.runtime.id, lock_token: '1' },
+    { state: 'RUNNING', locked_by: holder.runtime.id, lock_token: A_TOKEN },
   ])
   const jobs = watchJobs(events, rival.events)
   synced.open()

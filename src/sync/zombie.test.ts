@@ -19,6 +19,7 @@ import {
 } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const source = useMatrixSource()
@@ -102,7 +103,7 @@ it.each([
     expect(before.jobs.map(({ state }) => state)).toEqual(['COMPLETED', 'COMPLETED'])
     expect(before.chunks.map(({ state }) => state)).toEqual(before.chunks.map(() => 'COMPLETED'))
     expect(before.chunks.filter(({ matrix_id: matrix }) => matrix === working)).toMatchObject(
-      [1, 2].map((n) => ({ lock_token: '2', row_count: String(valuesOf(working, n).length) })),
+      [1, 2].map((n) => ({ lock_token: A_TOKEN, row_count: String(valuesOf(working, n).length) })),
     )
 
     release(status)
@@ -112,7 +113,7 @@ it.each([
       await zombie.heard('lost', (line) => line['id'] === id)
       expect(await zombie.heard('fencedOff', (line) => line['id'] === id)).toMatchObject({
         worker: name,
-        token: '1',
+        token: A_TOKEN,
       })
     }
     expect(
@@ -130,7 +131,7 @@ it.each([
     expect(after.jobs.slice(0, 2)).toEqual(before.jobs)
     expect(after.chunks.filter(({ matrix_id: matrix }) => !matrix.startsWith('fresh'))).toEqual(before.chunks)
     expect(await effectsOf(db, working)).toMatchObject([
-      { n: 1, values: valuesOf(working, 1), runners: [`heir-${verb}`], tokens: ['2'] },
+      { n: 1, values: valuesOf(working, 1), runners: [`heir-${verb}`], tokens: [A_TOKEN] },
     ])
     expect(await effectsOf(db, planning)).toMatchObject(
       [1, 2].map((n) => ({ n, values: valuesOf(planning, n), runners: [`heir-${verb}`] })),

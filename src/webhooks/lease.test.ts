@@ -7,6 +7,7 @@ import { leaseStatements } from '../lease/statements.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { DEFAULT_SCHEDULE } from './schedule.ts'
 import { type WebhookOutcome, webhookTable } from './table.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -156,7 +157,7 @@ describe('WH-FR-002-AC3: every outcome is fenced', () => {
       await change(EXPIRED)
       const { claimed } = await quick.claim(CLAIM)
       const before = await only()
-      expect(before).toMatchObject({ lease_owner: 'quick', lease_token: '2', attempts: 1 })
+      expect(before).toMatchObject({ lease_owner: 'quick', lease_token: A_TOKEN, attempts: 1 })
       expect(await slow.settle(outcome, lost, { args: [args] })).toMatchObject({ ended: [], fencedOff: lost })
       expect(await only()).toEqual(before)
       const mine = claimed.map(({ lease }) => lease)
@@ -174,12 +175,12 @@ describe('WH-FR-004-AC2: an expired lease', () => {
     await change(EXPIRED)
     const store = await storeOf('other')
     const { claimed } = await store.claim(CLAIM)
-    expect(await only()).toMatchObject({ lease_owner: 'other', lease_token: '2', attempts: 1 })
+    expect(await only()).toMatchObject({ lease_owner: 'other', lease_token: A_TOKEN, attempts: 1 })
     const leases = claimed.map(({ lease }) => lease)
     await store.settle('done', leases, { args: [DONE] })
     expect(await attempts()).toEqual([
-      { attempt: 1, lease_token: '1', status: null, error_code: 'leaseExpired', unknown: true },
-      { attempt: 2, lease_token: '2', status: 200, error_code: null, unknown: false },
+      { attempt: 1, lease_token: A_TOKEN, status: null, error_code: 'leaseExpired', unknown: true },
+      { attempt: 2, lease_token: A_TOKEN, status: 200, error_code: null, unknown: false },
     ])
   })
 
@@ -271,8 +272,8 @@ describe('D10: repeated crashes', () => {
     await store.reap()
     expect(await waitSeconds()).toBe(300)
     expect(await attempts()).toMatchObject([
-      { attempt: 1, lease_token: '1', error_code: 'leaseExpired' },
-      { attempt: 2, lease_token: '2', error_code: 'leaseExpired' },
+      { attempt: 1, lease_token: A_TOKEN, error_code: 'leaseExpired' },
+      { attempt: 2, lease_token: A_TOKEN, error_code: 'leaseExpired' },
     ])
   })
 

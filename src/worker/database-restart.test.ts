@@ -12,6 +12,7 @@ import { openDatabase, type Database } from '../postgres/database.ts'
 import { migrate } from '../postgres/migrate.ts'
 import { leaseTable } from '../lease/index.ts'
 import { Events, startRuntime } from './index.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const processes = useProcesses()
 let server: TestServer
@@ -131,7 +132,11 @@ it('RULE-020-012: while the database is away processing stops and nothing is com
   expect(await settlements()).toEqual(ids)
   const rows = await jobs(db)
   for (const id of running) {
-    expect(rows.find((row) => row.id === id)).toMatchObject({ status: 'DONE', lock_token: '2', attempts: 1 })
+    expect(rows.find((row) => row.id === id)).toMatchObject({
+      status: 'DONE',
+      lock_token: A_TOKEN,
+      attempts: 1,
+    })
   }
   expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })

@@ -13,6 +13,7 @@ import { HeldRows } from './heartbeat/held-rows.ts'
 import { type WorkerSettings, workerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
 import { Worker } from './worker.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const processes = useProcesses()
@@ -106,7 +107,7 @@ it('RULE-020-030: the row of a handler that ignores its signal is left to the re
   heir.send('finish')
   expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(await jobStates(db)).toEqual({ DONE: 2 })
-  expect((await jobs(db))[0]).toMatchObject({ attempts: 1, lock_token: '2' })
+  expect((await jobs(db))[0]).toMatchObject({ attempts: 1, lock_token: A_TOKEN })
 })
 
 it('RULE-020-030: while a worker stops, a slow row does not delay the settlement of the others', async () => {

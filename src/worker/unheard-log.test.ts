@@ -12,6 +12,7 @@ import { Events } from './events.ts'
 import { startRuntime } from './process.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
 import type { RuntimeOptions } from './work-declaration.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -152,7 +153,7 @@ describe('a process', () => {
     const log = { ...SILENT_LOG, error: (fields: object, message: string) => entries.push([fields, message]) }
     await failOnce({ log: { ...log, child: () => log } })
     expect(entries).toMatchObject([
-      [{ event: 'failed', token: '1', err: { message: 'no such recipient' } }, 'the handler failed'],
+      [{ event: 'failed', token: A_TOKEN, err: { message: 'no such recipient' } }, 'the handler failed'],
     ])
     expect(written).toEqual([])
   })

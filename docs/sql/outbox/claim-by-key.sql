@@ -68,7 +68,8 @@ taken as materialized (
 claimed as (
   update leasehold.outbox as t
   set locked_until = now() + $14::float8 * interval '1 millisecond', claimed_by = $13::text,
-    lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
+    lock_token = coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1,
+    status = 'CLAIMED', claimed_at = now()
   where t.bucket = $6::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at

@@ -147,7 +147,7 @@ describe('ordering keys', () => {
     const leased = await explainEvent(db, '1')
     expect(leased.reasons[0]?.text).toMatch(
       new RegExp(
-        `^The worker process ${runtime.id} has held it for \\d s, with token 1, and its lease runs until .*; it is alive, last seen \\d s ago, with leases of \\d+ s, and has not renewed it yet\\.$`,
+        `^The worker process ${runtime.id} has held it for \\d s, with token \\d+, and its lease runs until .*; it is alive, last seen \\d s ago, with leases of \\d+ s, and has not renewed it yet\\.$`,
       ),
     )
     held.open()

@@ -7,6 +7,7 @@ import { hold, type Received, useReceivers } from '../../../test/support/receive
 import { deliveries, deliveryStatuses, sendAll } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -70,7 +71,7 @@ it('WH-FR-004-AC1, WH-FR-004-AC3: deliveries in flight in a killed dispatcher ar
     { attempt: 2, status: 204, error_code: null, unknown: false, count: EVENTS },
   ])
   for (const { attempts: failed, lease_token: token, lease_owner: owner } of await deliveries(db)) {
-    expect({ failed, token, owner }).toEqual({ failed: 1, token: '2', owner: null })
+    expect({ failed, token, owner }).toEqual({ failed: 1, token: A_TOKEN, owner: null })
   }
   await other.kill('SIGTERM')
 })

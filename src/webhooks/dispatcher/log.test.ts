@@ -9,6 +9,7 @@ import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { createLog, logEvents } from '../../observe/log.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events, type RuntimeOptions } from '../../worker/index.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -85,8 +86,8 @@ describe('renewals', () => {
     const worker = runtime.id
     expect(log.entries('settled')).toMatchObject([{ outcome: 'done', ids: [ids[0]], worker }])
     expect(log.entries('lost')).toMatchObject([
-      { level: 'warn', id: ids[1], worker, token: '1', reason: 'taken' },
-      { level: 'warn', id: ids[2], worker, token: '1', reason: 'heartbeatFailed' },
+      { level: 'warn', id: ids[1], worker, token: A_TOKEN, reason: 'taken' },
+      { level: 'warn', id: ids[2], worker, token: A_TOKEN, reason: 'heartbeatFailed' },
     ])
     const [failure] = log.entries('renewalFailed')
     expect(failure).toMatchObject({

@@ -16,6 +16,7 @@ import type { Queryable } from '../../postgres/queryable.ts'
 import type { HandlerContext } from '../context.ts'
 import { Events } from '../events.ts'
 import { dead, retry } from './outcome.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -77,7 +78,7 @@ describe('settleIn', () => {
     await run({ handle }, { events })
     await over
     expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 0, claimed_by: null })
-    expect(await effects()).toEqual([{ job: '1', token: '1' }])
+    expect(await effects()).toEqual([{ job: '1', token: A_TOKEN }])
   })
 
   it('settleIn rolls back with that transaction, and the error of the handler counts', async () => {
@@ -155,10 +156,12 @@ describe('settleIn', () => {
     }
     await run({ handle }, { events, id: 'slow' })
     await over
-    expect(errors).toMatchObject([{ code: 'FENCED_OFF', message: expect.stringContaining('token 1') }])
-    expect(await fencedOff).toMatchObject({ id: '1', token: 1n, worker: 'slow' })
-    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 1, lock_token: '2' })
-    expect(await effects()).toEqual([{ job: '1', token: '2' }])
+    expect(errors).toMatchObject([{ code: 'FENCED_OFF', message: expect.stringContaining('token ') }])
+    const { token } = await fencedOff
+    expect(await fencedOff).toMatchObject({ id: '1', worker: 'slow' })
+    const second = String(token + 1n)
+    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 1, lock_token: second })
+    expect(await effects()).toEqual([{ job: '1', token: second }])
   })
 
   it('WH-FR-001-AC3: settleIn does not count as a loss for a handler that continues afterwards', async () => {

@@ -7,6 +7,7 @@ import { emptyDirectory } from '../../../test/support/server.ts'
 import { insertJobs, jobs, WORK_DDL } from '../../../test/support/work-table.ts'
 import { startWorker, type WorkerConfig, type WorkerProcess } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const processes = useProcesses()
@@ -82,7 +83,7 @@ it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer 
   expect(losses.filter(({ id }) => ids.has(id))).toEqual([])
   expect(other.all('claimed')).toEqual([])
   expect(await jobs(db)).toMatchObject(
-    Array.from({ length: 6 }, () => ({ status: 'DONE', attempts: 0, lock_token: '1' })),
+    Array.from({ length: 6 }, () => ({ status: 'DONE', attempts: 0, lock_token: A_TOKEN })),
   )
 })
 
@@ -103,13 +104,13 @@ it('RULE-020-051: a handler that blocks for longer than three leases loses its r
   expect(blocked.all('unblocked')).toEqual([])
   await writeFile(unblocked, '')
   expect(await blocked.heard('fencedOff', ({ id }) => id === blocker)).toMatchObject({
-    token: '1',
+    token: A_TOKEN,
     outcome: 'done',
   })
   expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(blocked.all('settled').flatMap(({ ids }) => ids as unknown[])).not.toContain(blocker)
-  expect(await jobs(db)).toMatchObject([{ status: 'DONE', attempts: 1, lock_token: '2' }])
+  expect(await jobs(db)).toMatchObject([{ status: 'DONE', attempts: 1, lock_token: A_TOKEN }])
 
   const { rows } = await db.query<{ worker: string; token: string; leases: number }>({
     text: `select worker, token, extract(epoch from max(at) - min(min(at)) over ())::float8 * 1000 / $1 as leases

@@ -4,6 +4,7 @@ import { useProcesses } from '../../../test/support/processes.ts'
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../../test/support/work-table.ts'
 import { startWorker } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 const { url } = useDatabase()
 const processes = useProcesses()
@@ -51,7 +52,7 @@ it('RULE-020-003: a process suspended past its lease writes nothing when it cont
   for (const id of all) await heir.heard('settled', (line) => (line['ids'] as string[]).includes(id))
   const before = await versions()
   expect(before).toMatchObject(
-    all.map((id) => ({ id, status: 'DONE', attempts: 1, lock_token: '2', claimed_by: null })),
+    all.map((id) => ({ id, status: 'DONE', attempts: 1, lock_token: A_TOKEN, claimed_by: null })),
   )
   expect(new Set(heir.all('reaped').map(({ owner }) => owner))).toEqual(new Set(['zombie']))
   expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
@@ -61,7 +62,7 @@ it('RULE-020-003: a process suspended past its lease writes nothing when it cont
   zombie.send('finish')
   for (const id of all) {
     const told = await zombie.heard('fencedOff', (line) => line['id'] === id)
-    expect(told).toMatchObject({ worker: 'zombie', outcome: 'done', token: '1' })
+    expect(told).toMatchObject({ worker: 'zombie', outcome: 'done', token: A_TOKEN })
   }
   expect(zombie.all('settled')).toEqual([])
 

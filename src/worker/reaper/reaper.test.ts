@@ -10,6 +10,7 @@ import { Events, type EventOf } from '../events.ts'
 import type { Loop } from '../loop.ts'
 import { createReaper, type ReaperOptions } from './reaper.ts'
 import { describeWorker, listWorkers, presence } from '../registry/registry.ts'
+import { A_TOKEN } from '../../../test/support/tokens.ts'
 
 useQuietProcess()
 const database = useDatabase()
@@ -142,7 +143,13 @@ describe('expired leases', () => {
     }
     expect(running.reaped.filter(({ table }) => table === 'public.events')).toHaveLength(3)
     const rows = await rowsOf(outbox.table)
-    const taken = { status: 'PENDING', claimed_by: null, locked_until: null, attempts: 1, lock_token: '1' }
+    const taken = {
+      status: 'PENDING',
+      claimed_by: null,
+      locked_until: null,
+      attempts: 1,
+      lock_token: A_TOKEN,
+    }
     expect(rows.filter((row) => row['claimed_by'] === null)).toMatchObject([taken, taken, taken])
     expect(rows.filter((row) => row['claimed_by'] === 'alive')).toMatchObject([
       { status: 'CLAIMED', attempts: 0 },

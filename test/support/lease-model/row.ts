@@ -67,7 +67,7 @@ export interface Rules {
 
 export interface Context {
   readonly rules: Rules
-  /** The table has a token column, whose token grows by exactly one. */
+  /** The table has a token column, whose token grows by exactly one after the first claim. */
   readonly tokenColumn: boolean
   /** The row before the race. */
   readonly start: ModelRow | undefined
@@ -158,7 +158,8 @@ function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): 
   if (row.lease?.alive === true) return illegal(`two current holders: ${held(row.lease)}, and it was ${by}`)
   if (!isClaimable(row)) return illegal(`${by}, but it was not claimable`)
   if (token <= row.lastToken) return illegal(`the token did not grow: ${by} after token ${row.lastToken}`)
-  if (context.tokenColumn && token !== row.lastToken + 1n) {
+  // The first token of a row is a time, so that it is none that an earlier row of its id had (D12).
+  if (context.tokenColumn && row.lastToken !== 0n && token !== row.lastToken + 1n) {
     return illegal(`the token did not grow by one: ${by} after token ${row.lastToken}`)
   }
   // Both clocks are rounded to a millisecond.

@@ -1,0 +1,33 @@
+-- $1 id1, $2 bucket, $3 owner, $4 leaseMs
+/* leasehold:claim rows outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+with wanted as materialized (
+  select * from unnest($1::bigint[]) as wanted (id)
+),
+taken as materialized (
+  select t.id
+  from leasehold.outbox as t
+  where t.bucket = $2::smallint and t.id = any (array(select id from wanted))
+    and ((status = 'PENDING') and available_at <= now()
+      and coalesce(claimed_by is null or locked_until is null, true)) is true
+    and (t.ordering_key is null or (
+      (select h.id from leasehold.outbox as h where h.bucket = $2::smallint and h.ordering_key = t.ordering_key and (status = 'PENDING' or parked) order by h.id limit 1) = t.id
+      and (select f.id from leasehold.outbox as f
+      where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
+  order by available_at, id
+  for update skip locked
+),
+claimed as (
+  update leasehold.outbox as t
+  set locked_until = now() + $4::float8 * interval '1 millisecond', claimed_by = $3::text,
+    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1),
+    status = 'CLAIMED', claimed_at = now()
+  where t.bucket = $2::smallint and t.id = any (array(select id from taken))
+  returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
+    t.max_attempts, t.created_at
+)
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
+from (select json_build_object(
+  'until', extract(epoch from now() + $4::float8 * interval '1 millisecond')::float8 * 1000,
+  'order', (select json_agg(id::text) from taken)
+)) as facts full join claimed on false
