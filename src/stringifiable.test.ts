@@ -6,6 +6,7 @@ import { useRelays, write } from '../test/support/running-relay.ts'
 import { emptySync, makeChunks, makeJob } from '../test/support/sync-rows.ts'
 import { makeEndpoint } from '../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../test/support/webhook-rows.ts'
+import { A_TOKEN } from '../test/support/tokens.ts'
 import { openLeaseStore } from './lease/store.ts'
 import { listEvents, showEvent } from './outbox/admin/browse.ts'
 import type { OutboxEvent } from './outbox/event.ts'
@@ -97,7 +98,7 @@ it('what a lease store claims and reaps survives JSON.stringify', async () => {
   await db.query({ text: "update leasehold.outbox set locked_until = now() - interval '1 minute'" })
   expect(throughJson(await store.reap())).toMatchObject([{ id: '1', token }])
   expect(throughJson(await showEvent(db, '1'))).toMatchObject({
-    history: [{ outcome: 'expired', token: '1' }],
+    history: [{ outcome: 'expired', token }],
   })
 })
 
@@ -109,8 +110,10 @@ it('events, deliveries, jobs and chunks that an operator lists survive JSON.stri
   const [delivery = ''] = await makeDeliveries(db, await makeEndpoint(db), 1)
   const store = await openLeaseStore(db, webhookTable(), { owner: 'me' })
   await store.claim({ ids: [delivery], limit: 1, leaseMs: 60_000 })
-  expect(throughJson(await listDeliveries(db))).toMatchObject({ deliveries: [{ id: delivery, token: '1' }] })
-  expect(throughJson(await showDelivery(db, delivery))).toMatchObject({ id: delivery, token: '1' })
+  expect(throughJson(await listDeliveries(db))).toMatchObject({
+    deliveries: [{ id: delivery, token: A_TOKEN }],
+  })
+  expect(throughJson(await showDelivery(db, delivery))).toMatchObject({ id: delivery, token: A_TOKEN })
 
   await emptySync(db)
   const job = await makeJob(db)

@@ -22,10 +22,17 @@ afterAll(async () => db.close())
 
 const POLL = { timeout: 120_000, interval: 50 }
 
+const NO_CLAIMS = 1_000
+
 beforeAll(async () => {
   await createApplicationTables(db)
   await db.query({
     text: `
+-- The token of a row grows by one with every claim. With a known beginning it counts them.
+alter table leasehold.outbox alter lock_token set default ${NO_CLAIMS};
+alter table leasehold.webhook_outbox alter lease_token set default ${NO_CLAIMS};
+alter table leasehold.sync_jobs alter lock_token set default ${NO_CLAIMS};
+alter table leasehold.sync_checkpoints alter lock_token set default ${NO_CLAIMS};
 create table public.letters (
   id bigint generated always as identity primary key,
   due_at timestamptz not null default now(),
@@ -257,10 +264,12 @@ it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /met
     sum(samples, 'leasehold_settled_rows_total', outcome === undefined ? of : { ...of, outcome })
   const count = (name: string, of: Readonly<Record<string, string>> = {}): number => sum(samples, name, of)
 
-  const outbox = await read<Record<'published' | 'dead' | 'attempts' | 'latency' | 'age', number>>(`
+  const outbox = await read<
+    Record<'published' | 'dead' | 'attempts' | 'tokens' | 'latency' | 'age', number>
+  >(`
 select count(*) filter (where status = 'PUBLISHED')::int as published,
   count(*) filter (where status = 'DEAD')::int as dead,
-  sum(attempts)::int as attempts,
+  sum(attempts)::int as attempts, sum(lock_token - ${NO_CLAIMS})::int as tokens,
   sum(extract(epoch from published_at - created_at))::float8 as latency,
   sum(extract(epoch from now() - created_at)) filter (where status = 'PUBLISHED')::float8 as age
 from leasehold.outbox`)
@@ -275,6 +284,7 @@ from leasehold.outbox`)
   expect(
     count('leasehold_handler_failures_total', OUTBOX) + count('reaper_recovered_count_total', OUTBOX),
   ).toBe(outbox.attempts)
+  expect(count('leasehold_claimed_rows_total', OUTBOX) + 5).toBe(outbox.tokens)
   expect(count('leasehold_fenced_off_rows_total', OUTBOX)).toBe(2)
   // As a rule the first was taken, and a heartbeat of the second failed. The reason is what is noticed first.
   const lost = Object.fromEntries(
@@ -307,7 +317,7 @@ from leasehold.outbox`)
   const deliveries = await read<Record<'delivered' | 'failed' | 'attempts' | 'claims' | 'latency', number>>(`
 select count(*) filter (where delivery_status = 'delivered')::int as delivered,
   count(*) filter (where delivery_status = 'failed')::int as failed,
-  sum(jsonb_array_length(history))::int as attempts, sum(lease_token)::int as claims,
+  sum(jsonb_array_length(history))::int as attempts, sum(lease_token - ${NO_CLAIMS})::int as claims,
   sum(extract(epoch from delivered_at - created_at))::float8 as latency
 from leasehold.webhook_outbox`)
   expect(deliveries).toMatchObject({ delivered: 12 + 1, failed: 1 })
@@ -327,8 +337,8 @@ from leasehold.webhook_outbox`)
   const sync = await read<Record<'chunks' | 'jobs' | 'chunkClaims' | 'jobClaims', number>>(`select
   (select count(*)::int from leasehold.sync_checkpoints where completed_at is not null) as chunks,
   (select count(*)::int from leasehold.sync_jobs where completed_at is not null) as jobs,
-  (select sum(lock_token)::int from leasehold.sync_checkpoints) as "chunkClaims",
-  (select sum(lock_token)::int from leasehold.sync_jobs) as "jobClaims"`)
+  (select sum(lock_token - ${NO_CLAIMS})::int from leasehold.sync_checkpoints) as "chunkClaims",
+  (select sum(lock_token - ${NO_CLAIMS})::int from leasehold.sync_jobs) as "jobClaims"`)
   expect(sync).toMatchObject({ chunks: 5, jobs: 1 })
   expect(settled(CHUNKS, 'done')).toBe(sync.chunks)
   expect(settled(JOBS, 'done')).toBe(sync.jobs)

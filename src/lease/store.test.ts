@@ -635,6 +635,7 @@ it.each(specimens)(
     const { table, bucket = 0, groups, final } = specimen
     const own = subjectOf(db, specimen)
     const target = quoteQualified(table.schema, table.name)
+    if (specimen === odd) await db.query({ text: 'drop schema if exists "Odd ""Schema"".x" cascade' })
     await db.query({ text: `drop table if exists ${target}` })
     await own.create()
     await own.insert(3)

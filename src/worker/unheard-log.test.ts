@@ -92,7 +92,9 @@ describe('a process', () => {
   it('without a log writes failures with their stacks, and warnings of its handlers, to stderr', async () => {
     await failOnce()
     expect(written.map((line) => line.slice(25))).toEqual([
-      expect.stringMatching(/^warn leasehold: about to fail \(worker=.*, id=\d+, token=1, recipient=7\)\n$/),
+      expect.stringMatching(
+        /^warn leasehold: about to fail \(worker=.*, id=\d+, token=\d+, recipient=7\)\n$/,
+      ),
       expect.stringMatching(
         /^error leasehold: the handler failed: no such recipient \(kind=job, worker=.*, outcome=dead\)\n {4}at .*unheard-log\.test\.ts/,
       ),

@@ -119,8 +119,8 @@ it('RULE-020-051: a handler that blocks for longer than three leases loses its r
   })
   const [last, taken] = rows
   expect(rows.map(({ worker, token }) => [worker, token])).toEqual([
-    ['blocked', '1'],
-    ['heir', '2'],
+    ['blocked', A_TOKEN],
+    ['heir', A_TOKEN],
   ])
   // It was renewed in its second lease, for the third, and never after that.
   expect(last?.leases).toBeGreaterThan(2)
