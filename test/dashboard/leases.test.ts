@@ -4,7 +4,7 @@ import { leaseTable } from '../../src/lease/index.ts'
 import { openLeaseStore } from '../../src/lease/store.ts'
 import { createOutbox } from '../../src/outbox/index.ts'
 import { outboxTable } from '../../src/outbox/table.ts'
-import { untilRows, useDashboard } from '../support/browser.ts'
+import { filterBy, untilRows, useDashboard } from '../support/browser.ts'
 import { useProcesses } from '../support/processes.ts'
 import { startWorker } from '../support/worker-process.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../support/work-table.ts'
@@ -106,8 +106,7 @@ it('filters by table and worker in the address, names tables it cannot read, and
   await page.reload()
   await untilRows(page, 1)
   await page.getByRole('button', { name: 'Clear filters' }).click()
-  await page.getByLabel('Worker process').fill('relay-1')
-  await page.waitForURL((url) => url.searchParams.get('owner') === 'relay-1')
+  await filterBy(page, 'Worker process', 'relay-1')
   await page.getByRole('button', { name: 'Show up to 500' }).click()
   await untilRows(page, 60)
   await page

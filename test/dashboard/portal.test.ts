@@ -247,12 +247,12 @@ describe('a link', () => {
 
   it('shows an operator who is signed in no more than a customer', async () => {
     const page = await open('/webhooks', { as: 'admin' })
-    await untilRows(page, await page.locator('tbody tr').count())
+    await page.getByText(`of ${OTHER}`).waitFor()
     await type(page, '')
     await page.getByText('This link has ended').waitFor()
     await page.goto(`${url()}${await makeLink('read')}`)
+    // The list arrives as a whole: the endpoint of the other tenant would be there too.
     await page.getByText(`of ${CUSTOMER}`).waitFor()
-    await untilRows(page, await page.locator('tbody tr').count())
     expect(await page.content()).not.toContain(`of ${OTHER}`)
   })
 })

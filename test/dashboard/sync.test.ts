@@ -2,7 +2,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createSync } from '../../src/sync/index.ts'
 import { PermanentError } from '../../src/worker/index.ts'
-import { untilRows, useDashboard } from '../support/browser.ts'
+import { filterBy, untilRows, useDashboard } from '../support/browser.ts'
 import { useRuntimes } from '../support/runtimes.ts'
 import { emptySync, gate, makeChunks, makeJob } from '../support/sync-rows.ts'
 
@@ -62,17 +62,17 @@ describe('the list of jobs', () => {
     await untilRows(page, 3)
     await page.getByRole('button', { name: 'FAILED' }).click()
     await untilRows(page, 2)
-    await page.getByLabel('Error contains').fill('timeout')
+    await filterBy(page, 'Error contains', 'timeout')
     await untilRows(page, 1)
-    await page.waitForURL((url) => url.searchParams.get('error') === 'timeout')
-    expect(new URL(page.url()).searchParams.get('states')).toBe('FAILED')
+    const { searchParams } = new URL(page.url())
+    expect([searchParams.get('error'), searchParams.get('states')]).toEqual(['timeout', 'FAILED'])
     await page.reload()
     await untilRows(page, 1)
     await page.getByText('Timeout of the source').waitFor()
     await page.getByRole('button', { name: 'Clear filters' }).click()
-    await page.getByLabel('Matrix').fill('c')
+    await filterBy(page, 'Matrix', 'c')
     await untilRows(page, 1)
-    await page.getByLabel('Definition').fill('invoices')
+    await filterBy(page, 'Definition', 'invoices')
     await page.getByText('No job matches these filters.').waitFor()
   })
 

@@ -2,7 +2,7 @@
 import type { Page } from 'playwright-core'
 import { describe, expect, it } from 'vitest'
 import { send, verify } from '../../src/webhooks/index.ts'
-import { type OpenOptions, untilRows, useDashboard } from '../support/browser.ts'
+import { type OpenOptions, filterBy, untilRows, useDashboard } from '../support/browser.ts'
 import { type Received, useReceivers } from '../support/receiver.ts'
 import { useDispatchers } from '../support/running-dispatcher.ts'
 import { addEndpoint, makeEndpoint } from '../support/webhook-endpoints.ts'
@@ -68,22 +68,21 @@ describe('the list of deliveries', () => {
     })
     await makeDeliveries(db, other, 1, { type: 'filter.pending' })
     const page = await open('/webhooks/deliveries')
-    await page.getByLabel('Tenant').fill(tenant)
+    await filterBy(page, 'Tenant', tenant)
     await untilRows(page, 3)
     await page.getByRole('button', { name: 'failed', exact: true }).click()
     await untilRows(page, 2)
-    await page.getByLabel('Error contains').fill('ANSWER FROM')
-    await page.waitForURL((at) => at.searchParams.get('error') === 'ANSWER FROM')
-    await page.getByLabel('Id').fill(failed)
+    await filterBy(page, 'Error contains', 'ANSWER FROM')
+    await filterBy(page, 'Id', failed)
     await untilRows(page, 1)
     await page.reload()
     await untilRows(page, 1)
     expect(await page.getByLabel('Error contains').inputValue()).toBe('ANSWER FROM')
     await page.getByRole('button', { name: 'Clear filters' }).click()
-    await page.getByLabel('Endpoint').fill(other)
+    await filterBy(page, 'Endpoint', other)
     await untilRows(page, 1)
-    await page.getByLabel('Endpoint').fill('')
-    await page.getByLabel('Type').fill('filter.failed')
+    await filterBy(page, 'Endpoint', '')
+    await filterBy(page, 'Type', 'filter.failed')
     await untilRows(page, 2)
   })
 
@@ -144,8 +143,8 @@ describe('the list of endpoints', () => {
     await untilRows(page, 1)
     await page.locator(`tr[data-id="${invoices}"]`, { hasText: 'it is being moved' }).waitFor()
     await page.getByRole('button', { name: 'Clear filters' }).click()
-    await page.getByLabel('Tenant').fill(tenant)
-    await page.getByLabel('Receives the type').fill('order.paid')
+    await filterBy(page, 'Tenant', tenant)
+    await filterBy(page, 'Receives the type', 'order.paid')
     await untilRows(page, 1)
     await page.locator(`tr[data-id="${orders}"]`).waitFor()
   })

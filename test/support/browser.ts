@@ -165,7 +165,17 @@ function watch(page: Page): string[] {
   return troubles
 }
 
-/** Resolves when the list of the page has so many rows. */
+/**
+ * Types into a filter of a list. Enter puts it into the address at once, and from then on the rows of the search before
+ * are marked as old: what follows sees the new search only.
+ */
+export async function filterBy(page: Page, label: string, text: string): Promise<void> {
+  const field = page.getByLabel(label)
+  await field.fill(text)
+  await field.press('Enter')
+}
+
+/** Resolves when the list of the page has so many rows. Those of a search that is being replaced do not count. */
 export async function untilRows(page: Page, count: number): Promise<void> {
-  await expect.poll(async () => page.locator('tbody tr').count()).toBe(count)
+  await expect.poll(async () => page.locator('tbody tr:not([aria-busy=true] *)').count()).toBe(count)
 }
