@@ -113,6 +113,7 @@ create table leasehold.outbox (
   dead_at timestamp with time zone,
   last_error text,
   parked boolean default false not null,
+  event_id_given boolean default true not null,
   published_by text,
   history jsonb,
   constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, published_by, history, headers, (bucket)::integer, leasehold.bucket_count())),
@@ -366,7 +367,7 @@ CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopp
 
 CREATE UNIQUE INDEX api_keys_name ON leasehold.api_keys USING btree (name);
 
-CREATE UNIQUE INDEX outbox_event_id ON leasehold.outbox USING btree (event_id, bucket) WHERE ("right"((event_id)::text, 12) <> lpad(to_hex(id), 12, '0'::text));
+CREATE UNIQUE INDEX outbox_event_id ON leasehold.outbox USING btree (event_id, bucket) WHERE event_id_given;
 
 CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) INCLUDE (id) WHERE (status = 'CLAIMED'::text);
 
@@ -611,9 +612,16 @@ CREATE OR REPLACE FUNCTION leasehold.find_event(event_id uuid)
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   select coalesce(
-    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
+    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and o.event_id_given),
     (select min(o.id) from outbox as o
-      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
+      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint))
+        -- Of a number above 2^48 the event id has the last 48 bits.
+        and o.id = any (array(
+          select (bits << 48) + ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint
+          from generate_series(0, (
+            select max((select max(n.id) from outbox as n where n.bucket = b::smallint)) >> 48
+            from generate_series(0, bucket_count() - 1) as b)) as bits))
+        and o.event_id = find_event.event_id))
 $function$;
 
 CREATE OR REPLACE FUNCTION leasehold.generate_event_id()
@@ -622,7 +630,8 @@ CREATE OR REPLACE FUNCTION leasehold.generate_event_id()
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
-  new.event_id := overlay(new_event_id()::text placing lpad(to_hex(new.id), 12, '0') from 25)::uuid;
+  new.event_id := overlay(new_event_id()::text placing right(lpad(to_hex(new.id), 16, '0'), 12) from 25)::uuid;
+  new.event_id_given := false;
   return new;
 end
 $function$;
@@ -721,7 +730,7 @@ begin
     -- An id that exists is found where it was written, however many buckets there were.
     new.bucket := coalesce(
       (select o.bucket from outbox as o
-        where o.event_id = new.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0') order by o.bucket limit 1),
+        where o.event_id = new.event_id and o.event_id_given order by o.bucket limit 1),
       new.bucket);
   end if;
   return new;
@@ -1419,7 +1428,7 @@ grant select (id, at) on leasehold.audit to leasehold_dispatcher;
 
 grant select (id, at) on leasehold.audit to leasehold_worker;
 
-grant select (id, bucket, event_id, ordering_key, status, parked) on leasehold.outbox to leasehold_producer;
+grant select (id, bucket, event_id, ordering_key, status, parked, event_id_given) on leasehold.outbox to leasehold_producer;
 
 grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on leasehold.sync_jobs to leasehold_producer;
 
@@ -1691,7 +1700,9 @@ comment on column leasehold.outbox.created_at is 'When the event was written, by
 
 comment on column leasehold.outbox.dead_at is 'When the event was given up. Set exactly while DEAD.';
 
-comment on column leasehold.outbox.event_id is 'The id by which consumers recognise the event. Generated where none is given; then its last 12 digits are the number of the event. find_event() finds the event of an id.';
+comment on column leasehold.outbox.event_id is 'The id by which consumers recognise the event. Generated where none is given; then its last 12 digits are those of the number of the event. find_event() finds the event of an id.';
+
+comment on column leasehold.outbox.event_id_given is 'The event id was given by the producer. Given ids are unique.';
 
 comment on column leasehold.outbox.event_type is 'What happened, for example order.paid. 1 to 255 bytes.';
 

@@ -108,6 +108,7 @@ create table outbox (
   dead_at timestamptz,
   last_error text,
   parked boolean not null default false,
+  event_id_given boolean not null default true,
   published_by text,
   history jsonb,
   primary key (bucket, id),
@@ -130,8 +131,7 @@ alter table outbox alter column payload set storage external, alter column heade
 -- new entry into every index that contains the event, and this one took up to a fifth of the server's time.
 -- The column order matters: an index that begins with bucket would tempt the planner to read the whole bucket for
 -- "bucket = … and id = any (…)" on a table without statistics.
-create unique index outbox_event_id on outbox (event_id, bucket)
-  where right(event_id::text, 12) <> lpad(to_hex(id), 12, '0');
+create unique index outbox_event_id on outbox (event_id, bucket) where event_id_given;
 create index outbox_pending on outbox (bucket, available_at, id)
   where status = 'PENDING' and ordering_key is null and expiries < 2;
 create index outbox_suspects on outbox (bucket, available_at, id)
@@ -153,7 +153,8 @@ comment on index outbox_dead is 'Dead events, for operators, replay and retentio
 comment on table outbox is 'Events, written in the transaction of the producer. Relays publish them at least once, and in order within an ordering key.';
 comment on column outbox.id is 'Number of the event, in the order of insertion. Within an ordering key it is the order of publication.';
 comment on column outbox.bucket is 'Distribution column. All events of an ordering key share a bucket.';
-comment on column outbox.event_id is 'The id by which consumers recognise the event. Generated where none is given; then its last 12 digits are the number of the event. find_event() finds the event of an id.';
+comment on column outbox.event_id is 'The id by which consumers recognise the event. Generated where none is given; then its last 12 digits are those of the number of the event. find_event() finds the event of an id.';
+comment on column outbox.event_id_given is 'The event id was given by the producer. Given ids are unique.';
 comment on column outbox.event_type is 'What happened, for example order.paid. 1 to 255 bytes.';
 comment on column outbox.ordering_key is 'Events with the same key are published one at a time, in the order of their ids. Null: in any order. At most 1024 bytes.';
 comment on column outbox.payload is 'The event as JSON. At most 262144 bytes as text, and 100 levels deep.';
@@ -179,7 +180,8 @@ create function generate_event_id() returns trigger
 language plpgsql set search_path from current
 as $$
 begin
-  new.event_id := overlay(new_event_id()::text placing lpad(to_hex(new.id), 12, '0') from 25)::uuid;
+  new.event_id := overlay(new_event_id()::text placing right(lpad(to_hex(new.id), 16, '0'), 12) from 25)::uuid;
+  new.event_id_given := false;
   return new;
 end
 $$;
@@ -235,7 +237,7 @@ begin
     -- An id that exists is found where it was written, however many buckets there were.
     new.bucket := coalesce(
       (select o.bucket from outbox as o
-        where o.event_id = new.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0') order by o.bucket limit 1),
+        where o.event_id = new.event_id and o.event_id_given order by o.bucket limit 1),
       new.bucket);
   end if;
   return new;
@@ -248,9 +250,16 @@ create function find_event(event_id uuid) returns bigint
 language sql stable parallel safe set search_path from current
 as $$
   select coalesce(
-    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
+    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and o.event_id_given),
     (select min(o.id) from outbox as o
-      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
+      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint))
+        -- Of a number above 2^48 the event id has the last 48 bits.
+        and o.id = any (array(
+          select (bits << 48) + ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint
+          from generate_series(0, (
+            select max((select max(n.id) from outbox as n where n.bucket = b::smallint)) >> 48
+            from generate_series(0, bucket_count() - 1) as b)) as bits))
+        and o.event_id = find_event.event_id))
 $$;
 
 comment on function find_event(uuid) is 'Returns the id of the row of the event with this event_id, or null. It uses indexes, whether the event_id was given or generated.';

@@ -44,7 +44,7 @@ begin
       ('producer', format('usage on schema %I', home)),
       ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), notify_workers(text, text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
-      ('producer', 'select (bucket, id, event_id, ordering_key, status, parked) on outbox'),
+      ('producer', 'select (bucket, id, event_id, event_id_given, ordering_key, status, parked) on outbox'),
       ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
       ('producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
       ('producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),

@@ -120,10 +120,10 @@ begin
     return null;
   end if;
   select o.id into found_id from outbox as o
-  where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0');
+  where o.event_id = find_event.event_id and o.event_id_given;
   if found_id is null then
     select o.id into found_id from outbox as o
-    where o.bucket = any (buckets) and o.id = number and o.event_id = find_event.event_id;
+    where o.bucket = any (buckets) and (o.id = number or o.id >= 281474976710656) and o.event_id = find_event.event_id;
   end if;
   return found_id;
 end

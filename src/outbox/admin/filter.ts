@@ -24,9 +24,6 @@ export function outboxOf(schema = 'leasehold'): string {
 /** The events of ordering keys that wait, or are parked, in the words of the index `outbox_keys`. */
 export const QUEUED = "ordering_key is not null and (status = 'PENDING' or parked)"
 
-/** An event id that a producer gave, in the words of the index `outbox_event_id`. */
-const GIVEN = "right(event_id::text, 12) <> lpad(to_hex(id), 12, '0')"
-
 /** The conditions that an index answers. */
 export function narrowSql(
   { ids }: EventFilter,
@@ -39,11 +36,12 @@ export function narrowSql(
   ].join(' and ')
 }
 
-/** An event id that was generated ends with the number of its event. */
+/** An event id that was generated ends with the number of its event, of which it has 48 bits. */
 function eventIdsSql(eventIds: readonly string[], parameter: PositionalParameters): string {
   const numbers = eventIds.map((eventId) => String(BigInt(`0x${eventId.slice(-12)}`)))
   const wanted = `event_id = any (${parameter(eventIds, 'uuid[]')})`
-  return `(id = any (${parameter(numbers, 'bigint[]')}) and ${wanted} or ${GIVEN} and ${wanted})`
+  const places = [`id = any (${parameter(numbers, 'bigint[]')})`, `id >= ${2 ** 48}`, 'event_id_given']
+  return `(${places.map((place) => `${place} and ${wanted}`).join(' or ')})`
 }
 
 /** All conditions; every value of the filter is a parameter. */

@@ -6,6 +6,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { listEvents } from '../admin/browse.ts'
 import { enqueue } from './enqueue.ts'
 
 /* How producers in other languages write events: the function, and a plain INSERT. */
@@ -225,6 +226,60 @@ describe('a plain INSERT', () => {
     const [first] = written
     // The same number, and another random part.
     expect(await find(`0197a1c2-7d00-7000-8000-${first?.event_id.slice(24)}`)).toBeNull()
+  })
+
+  it('a given event id that ends with the number of its event is unique, too', async () => {
+    const eventId = '0197a1c2-7d00-7000-8000-000000000fff'
+    const text = `insert into leasehold.outbox (id, event_type, payload, event_id) values ($1, 'a', '1', $2)`
+    await db.query({ text, values: [0xfff, eventId] })
+    await expect(db.query({ text, values: [0x1000, eventId] })).rejects.toMatchObject({
+      constraint: 'outbox_event_id',
+    })
+    expect(await enqueue(db, { type: 'a', payload: 1, eventId })).toMatchObject({
+      id: '4095',
+      duplicate: true,
+    })
+    expect(await rows()).toHaveLength(1)
+  })
+
+  it('two transactions at once write one event of a given id that ends with the number of its event', async () => {
+    await db.query({ text: 'alter table leasehold.outbox alter id restart with 700000' })
+    const eventId = `0197a1c2-7d00-7000-8000-${(700_000).toString(16).padStart(12, '0')}`
+    await db.transaction(async (first) => {
+      expect(await enqueue(first, { type: 'a', payload: 1, eventId })).toMatchObject({ duplicate: false })
+      const second = enqueue(db, { type: 'a', payload: 1, eventId })
+      await expect
+        .poll(async () => {
+          const text =
+            "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+          return (await db.query({ text })).rowCount
+        })
+        .toBe(1)
+      await first.query({ text: 'commit' })
+      expect(await second).toMatchObject({ id: '700000', duplicate: true })
+      await first.query({ text: 'begin' })
+    })
+    expect(await rows()).toHaveLength(1)
+  })
+
+  it('beyond 2^48 events, each is found by its event id, and written once', async () => {
+    const beyond = 2n ** 48n + 7n
+    await db.query({
+      text: `insert into leasehold.outbox (id, event_type, payload) values ($1, 'a', '1'), (7, 'a', '1')`,
+      values: [beyond],
+    })
+    for (const { id, event_id: eventId } of await rows()) {
+      expect(eventId).toMatch(/000000000007$/)
+      const { rows: found } = await db.query({
+        text: 'select leasehold.find_event($1) as id',
+        values: [eventId],
+      })
+      expect(found).toEqual([{ id }])
+      expect(await enqueue(db, { type: 'a', payload: 1, eventId })).toMatchObject({ id, duplicate: true })
+      const listed = await listEvents(db, { ids: [eventId] })
+      expect(listed.events.map((event) => event.id)).toEqual([id])
+    }
+    expect(await rows()).toHaveLength(2)
   })
 })
 
