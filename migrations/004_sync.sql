@@ -24,7 +24,7 @@ declare
   problems text;
 begin
   with existing as (
-    select c.relname as name, a.attname as column_name, format_type(a.atttypid, -1) as type,
+    select c.relname as name, a.attname as column_name, trim(both '"' from format_type(a.atttypid, -1)) as type,
       a.attnotnull and not a.atthasdef and a.attidentity = '' as must_be_given
     from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
     where c.oid in (to_regclass('sync_jobs'), to_regclass('sync_checkpoints'))
@@ -325,7 +325,7 @@ create table sync_job_chunks (
 -- The jobs of a table that existed before may have ids of another type.
 do $$
 begin
-  if (select format_type(atttypid, null) from pg_attribute where attrelid = 'sync_jobs'::regclass and attname = 'id') = 'uuid' then
+  if (select atttypid from pg_attribute where attrelid = 'sync_jobs'::regclass and attname = 'id') = 'uuid'::regtype then
     alter table sync_job_chunks alter column job_id type uuid using null;
   end if;
 end

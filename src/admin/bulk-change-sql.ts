@@ -40,10 +40,11 @@ type Declaration<Filter extends RowFilter> = Pick<
 
 /** The present in seconds since 1970, by the clock of the database. */
 export async function readClock(db: Queryable): Promise<number> {
-  const { rows } = await db.query<{ nowSeconds: number }>({
-    text: 'select extract(epoch from now())::float8 as "nowSeconds"',
+  const { rows } = await db.query<{ nowSeconds: string }>({
+    // As a text, because extra_float_digits rounds a float8.
+    text: 'select extract(epoch from now())::text as "nowSeconds"',
   })
-  return rows[0]?.nowSeconds ?? 0
+  return Number(rows[0]?.nowSeconds ?? 0)
 }
 
 export async function findLastIds(
@@ -198,17 +199,21 @@ changed as (
   where ${bucket === null ? '' : `r.bucket = ${parameter(bucket, 'smallint')} and `}r.id = any ((select ids from picked_ids)::bigint[])
   returning ${dueColumn === undefined ? 'null::timestamptz' : `r.${dueColumn}`} as due
 )
-select ${SCANNED}, extract(epoch from now())::float8 as "nowSeconds",
+select ${SCANNED}, extract(epoch from now())::text as "nowSeconds",
   coalesce((select ids::text[] from picked_ids), '{}') as ids,
-  extract(epoch from max(due))::float8 as "lastDueSeconds",
+  extract(epoch from max(due))::text as "lastDueSeconds",
   (select at::text from picked order by at desc, id desc limit 1) as "pickedAt"
 from changed`,
     values: parameter.values,
   })
   const [row] = rows
   if (row === undefined) throw new Error('an aggregate returned no row')
-  const { ids, lastDueSeconds, nowSeconds } = row
-  return { ids, lastDueSeconds, nowSeconds, next: nextAfter(row, room) }
+  return {
+    ids: row.ids,
+    lastDueSeconds: row.lastDueSeconds === null ? null : Number(row.lastDueSeconds),
+    nowSeconds: Number(row.nowSeconds),
+    next: nextAfter(row, room),
+  }
 }
 
 function dueSql(rate: number | null, nextDueSeconds: number, parameter: PositionalParameters): string {
@@ -227,8 +232,8 @@ interface Scanned {
 
 interface ChangeAnswer extends Scanned {
   readonly ids: readonly string[]
-  readonly lastDueSeconds: number | null
-  readonly nowSeconds: number
+  readonly lastDueSeconds: string | null
+  readonly nowSeconds: string
   readonly pickedAt: string | null
 }
 

@@ -1,4 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
+import { quoteIdentifier } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { type LeaseTable, tableName } from './table.ts'
 
@@ -118,17 +119,26 @@ export async function inspectTable(
     shape: {
       partitioned: found.kind === 'p',
       distributed: found.distributed,
-      columns: new Map(columns.rows.map((column) => [column.name, column])),
+      columns: new Map(
+        columns.rows.map((column) => [column.name, { ...column, type: plainlyQuoted(column.type) }]),
+      ),
       indexes: indexes.rows.map((index) => ({
         name: index.name,
         unique: index.unique,
         own: index.own,
-        predicate: index.predicate ?? undefined,
+        predicate: index.predicate === null ? undefined : plainlyQuoted(index.predicate),
         columns: index.columns.map((name) => name ?? undefined),
         waits: index.waits,
       })),
     },
   }
+}
+
+/** As PostgreSQL prints it without `quote_all_identifiers`, which a role or a database may have set. */
+function plainlyQuoted(printed: string): string {
+  return printed.replaceAll(/'(?:[^']|'')*'|"((?:[^"]|"")*)"/g, (token, name?: string) =>
+    name === undefined ? token : quoteIdentifier(name.replaceAll('""', '"')),
+  )
 }
 
 /** One thing in which the declaration and the real table disagree, and the statement or edit that mends it. */

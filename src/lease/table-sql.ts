@@ -325,7 +325,7 @@ export function isOrderedByDue({ table }: TableSql): boolean {
 /** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
 export function millisecondsUntil(moment: string, from: string, where: readonly string[] = []): string {
   const conditions = and([...where, `${moment} > now()`, `isfinite(${moment})`], '     ')
-  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000
+  return `(select extract(epoch from min(${moment}) - now()) * 1000
      from ${from} where ${conditions})`
 }
 
@@ -360,7 +360,7 @@ function claimedToken({ token, owner }: TableSql): string {
  */
 export function answer(t: TableSql, $: Parameters, facts: Readonly<Record<string, string>>): string {
   const all = {
-    until: `extract(epoch from now() + ${$('leaseMs', 'float8')} * interval '1 millisecond')::float8 * 1000`,
+    until: `extract(epoch from now() + ${$('leaseMs', 'float8')} * interval '1 millisecond') * 1000`,
     order: `(select json_agg(${rowIdSql(t)}) from taken)`,
     ...facts,
   }

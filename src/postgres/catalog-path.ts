@@ -1,8 +1,20 @@
 import type { Database } from './database.ts'
 import type { Result, Statement } from './queryable.ts'
 
+/** Types, expressions and definitions are printed as by default, whatever the role or the database has set. */
+const PLAINLY = [
+  'set local quote_all_identifiers to off',
+  'set local standard_conforming_strings to on',
+  'set local extra_float_digits to 1',
+  'set local intervalstyle to postgres',
+  'set local timezone to UTC',
+].join('; ')
+
 /** pg_temp is named last, because otherwise it comes first. */
-export const CATALOG_PATH = 'set local search_path to pg_catalog, pg_temp'
+export const CATALOG_PATH = `set local search_path to pg_catalog, pg_temp; ${PLAINLY}`
+
+/** For statements that print definitions: with no schema on the path, PostgreSQL qualifies every name. */
+export const EMPTY_PATH = `set local search_path to ''; ${PLAINLY}`
 
 /**
  * The same database, whose statements find what is named without a schema in `pg_catalog` alone. For whatever an

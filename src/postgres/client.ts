@@ -21,6 +21,22 @@ export class DatabaseClient extends Client {
     const { password } = this
     if (typeof password === 'string' && password.startsWith(SCRAM_ONLY_PREFIX)) requireScram(this, password)
   }
+
+  /**
+   * `pg` calls it for the parameters of the session. Timestamps are read, and become cursors, as texts. A pooler that gives
+   * each transaction another session keeps this parameter with the client, as it does the encoding, and no other of this
+   * kind: statements must not depend on those.
+   */
+  getStartupConf(): Record<string, string> {
+    // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves getStartupConf() out
+    const { getStartupConf } = Client.prototype as unknown as StartingClient
+    return { ...getStartupConf.call(this), DateStyle: 'ISO' }
+  }
+}
+
+/** The part of `pg.Client` that its types leave out. */
+interface StartingClient {
+  getStartupConf: (this: Client) => Record<string, string>
 }
 
 /** The part of `pg.Connection` that its types leave out. */

@@ -1,3 +1,4 @@
+import { EMPTY_PATH } from './catalog-path.ts'
 import type { Database } from './database.ts'
 import { quoteLiteral } from './identifiers.ts'
 
@@ -16,8 +17,7 @@ const SHOWN_AS = 'leasehold'
 export async function describeSchema(db: Pick<Database, 'transaction'>, schema: string): Promise<string> {
   return db.transaction(async (tx) => {
     await tx.query({ text: 'set transaction isolation level repeatable read, read only' })
-    // With no schema on the path, PostgreSQL qualifies every name it prints.
-    await tx.query({ text: `set local search_path to ''` })
+    await tx.query({ text: EMPTY_PATH })
     const sections: string[] = []
     for (const text of Object.values(SCHEMA_QUERIES)) {
       const { rows } = await tx.query<{ definition: string }>({ text, values: [schema] })

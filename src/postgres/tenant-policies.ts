@@ -2,6 +2,7 @@
  * Row-level security: what keeps the tenants apart, as `migrations/006_roles.sql` creates it, and whether a database has it.
  * Requests of a tenant carry no conditions of their own: without these policies they would reach the rows of all.
  */
+import { EMPTY_PATH } from './catalog-path.ts'
 import { CITUS_BUCKETS } from './citus.ts'
 import { quoteQualified } from './identifiers.ts'
 import { DEFAULT_ROLE_PREFIX } from './permissions.ts'
@@ -54,8 +55,7 @@ export async function readLimitedTables(tx: Queryable, schema: string): Promise<
     `(select jsonb_build_object('permissive', p.polpermissive, 'command', p.polcmd, 'itsRoles', p.polroles = array[${role}],
     'using', pg_get_expr(p.polqual, p.polrelid), 'check', pg_get_expr(p.polwithcheck, p.polrelid))
   from pg_policy as p where p.polrelid = c.oid and p.polname = ${name})`
-  // With no schema on the path, PostgreSQL qualifies every table it prints.
-  await tx.query({ text: `set local search_path to ''` })
+  await tx.query({ text: EMPTY_PATH })
   const { rows } = await tx.query<Row>({
     text: `with tenant as (
   select rolname as name, oid, rolbypassrls or rolsuper as bypasses from pg_roles

@@ -105,7 +105,7 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $16::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $16::float8 * interval '1 millisecond') * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', coalesce(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
@@ -113,7 +113,7 @@ from (select json_build_object(
   'more', exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan),
   'found', (select count(*) from chosen where step = 1 and (id in (select id from taken)) is true),
   'freed', (select json_agg(id::text) from heads where step = 0 and not suspect and (id in (select id from chosen)) is not true),
-  'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
+  'dueInMs', (select extract(epoch from min(available_at) - now()) * 1000
      from leasehold.outbox where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
      and isfinite(available_at)),
   'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),

@@ -93,10 +93,10 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $11::float8 * interval '1 millisecond') * 1000,
   'order', (select json_agg(id::text) from chosen),
   'more', (select count(*) from found) > (select count(*) from chosen),
-  'dueInMs', (select extract(epoch from min(row_due_at) - now())::float8 * 1000
+  'dueInMs', (select extract(epoch from min(row_due_at) - now()) * 1000
      from (
       select least((select next_attempt_at from leasehold.webhook_outbox
         where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null

@@ -1,4 +1,5 @@
 /** The schema as the catalogs of PostgreSQL have it, in a form that can be compared with the snapshot of the release. */
+import { EMPTY_PATH } from '../../postgres/catalog-path.ts'
 import { DEFAULT_ROLE_PREFIX, ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 
@@ -58,8 +59,7 @@ export interface Catalog extends Definitions {
 
 /** Reads everything about one schema. The transaction must not need its search_path afterwards. */
 export async function readCatalog(tx: Queryable, schema: string): Promise<Catalog> {
-  // With no schema on the path, PostgreSQL qualifies every name it prints.
-  await tx.query({ text: `set local search_path to ''` })
+  await tx.query({ text: EMPTY_PATH })
   const ask = async <Row extends object>(text: string, ...more: unknown[]): Promise<Row[]> =>
     (await tx.query<Row>({ text, values: [schema, ...more] })).rows
   const roles = await readRoles(tx)

@@ -103,11 +103,11 @@ export function checkJobId(jobId: string, field = 'jobId'): void {
  */
 export async function requireNumberedJobs(db: Queryable, schema: string | undefined): Promise<void> {
   const { jobs } = tablesOf(schema)
-  const { rows } = await db.query<{ type: string }>({
-    text: `select format_type(atttypid, null) as type from pg_attribute where attrelid = to_regclass($1) and attname = 'id'`,
+  const { rows } = await db.query<{ uuid: boolean }>({
+    text: `select atttypid = 'uuid'::regtype as uuid from pg_attribute where attrelid = to_regclass($1) and attname = 'id'`,
     values: [jobs],
   })
-  if (rows[0]?.type !== 'uuid') return
+  if (rows[0]?.uuid !== true) return
   throw new LeaseholdError(
     'SETTING_INVALID',
     `${jobs}.id is uuid, and jobs can be listed, cancelled and replayed only by numbers.`,

@@ -109,7 +109,7 @@ async function attemptsIn(
 ): Promise<ReadAttempts> {
   const table = deliveriesOf(schema)
   const ofEach = Math.ceil(MAX_SCANNED / Math.max(1, ids.length))
-  const { rows } = await tx.query<ReadAttempts>({
+  const { rows } = await tx.query<Omit<ReadAttempts, 'since'> & { since: string }>({
     text: `with span as materialized (
   select date_bin('1 hour', now(), timestamptz '2000-01-01 00:00+00') - ${HOURS - 1} * interval '1 hour' as since
 ),
@@ -136,7 +136,7 @@ attempt as materialized (
   where (entry ->> 'recorded_at')::timestamptz >= (select since from span)
   order by recorded_at desc limit ${MAX_ATTEMPTS}
 )
-select extract(epoch from since)::float8 * 1000 as since,
+select (extract(epoch from since) * 1000)::text as since,
   exists (select from newest group by endpoint_id having count(*) = $3::int)
     or (select count(*) = ${MAX_DELIVERIES} from chosen)
     or (select count(*) = ${MAX_ATTEMPTS} from attempt) as partial,
@@ -145,7 +145,9 @@ select extract(epoch from since)::float8 * 1000 as since,
 from span`,
     values: [bucket, ids, ofEach],
   })
-  return rows[0] ?? { since: 0, partial: false, attempts: [] }
+  return rows[0] === undefined
+    ? { since: 0, partial: false, attempts: [] }
+    : { ...rows[0], since: Number(rows[0].since) }
 }
 
 function healthOf(attempts: readonly Attempt[], since: number): Pick<EndpointHealth, 'hours' | 'failures'> {

@@ -40,14 +40,14 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $9::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $9::float8 * interval '1 millisecond') * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', (select json_build_array(available_at::text, id::text)
     from taken where not suspect order by available_at desc, id desc limit 1),
   'more', (select count(*) from next) >= $1::int or (select count(*) from taken where not suspect) < (select count(*) from next),
-  'dueInMs', least((select extract(epoch from min(available_at) - now())::float8 * 1000
+  'dueInMs', least((select extract(epoch from min(available_at) - now()) * 1000
      from leasehold.outbox where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and expiries < 2
-     and available_at > now() and isfinite(available_at)), (select extract(epoch from min(available_at) - now())::float8 * 1000
+     and available_at > now() and isfinite(available_at)), (select extract(epoch from min(available_at) - now()) * 1000
      from leasehold.outbox where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and expiries >= 2
      and available_at > now() and isfinite(available_at))),
   'bytes', (select sum(bytes) from taken),

@@ -28,6 +28,6 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $4::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $4::float8 * interval '1 millisecond') * 1000,
   'order', (select json_agg(id::text) from taken)
 )) as facts full join claimed on false
