@@ -222,7 +222,7 @@ insert into public.resting values (1)`,
     const waiting = ids.find((id) => id !== running) ?? ''
     const { text, by } = await reasonOf(waiting, 'suspect')
     expect(text).toBe(
-      `2 leases of it expired, so it may be what ended its processes, and a process runs one such row at a time: at this moment ${runtime.id} runs ${running}.`,
+      `2 leases of it expired, so it may be what ended its processes, and a process begins with one such row at a time: at this moment ${runtime.id} runs ${running}.`,
     )
     expect(by).toBe(running)
     await expect.poll(async () => codes(waiting), BOUND).toEqual(['suspect'])

@@ -153,6 +153,7 @@ async function explain(tx: Queryable, statement: LeaseStatement): Promise<void> 
     overlapMs: 0,
     rows: 0,
     oldestFirst: false,
+    alone: true,
     suspects: 1,
     bytes: 1,
     bucket: 0,

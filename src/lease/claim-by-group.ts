@@ -21,9 +21,13 @@ import {
   orderingOf,
   rowIdSql,
   scanned,
+  suspectFacts,
+  suspectLoad,
   suspects,
+  suspectsBefore,
   type TableSql,
   withinBytes,
+  withinSuspects,
   withoutKey,
 } from './table-sql.ts'
 
@@ -34,12 +38,11 @@ import {
  */
 export function claimByGroup(t: TableSql): LeaseStatement {
   const $ = parameters()
-  const countsExpiries = t.expiries !== undefined
   const within = [
     'nth <= room',
     `nth_of_all <= ${$('limit', 'int')}`,
     withinBytes(t, $),
-    countsExpiries ? `(not suspect or suspects <= ${$('suspects', 'int')})` : '',
+    withinSuspects(t, $),
   ]
   const claimed = `((${idNames(t)}) in (select ${idNames(t)} from taken)) is true`
   return statement(
@@ -53,14 +56,14 @@ chosen as materialized (
   from (
     select *, row_number() over (partition by ${groupOf(t)} order by ${orderBy(t)}) as nth,
       row_number() over (order by ${orderBy(t)}) as nth_of_all,
-      count(*) filter (where suspect) over (order by ${orderBy(t)} rows unbounded preceding) as suspects${bytesBefore(t, orderBy(t))}
+      ${suspectsBefore(orderBy(t))}${bytesBefore(t, orderBy(t))}
     from found
   ) as ranked
   where ${and(within, '    ')}
   order by ${orderBy(t)}
 ),
 taken as materialized (
-  select ${idNames(t, 't.')}, ${isSuspect(t)} as suspect
+  select ${idNames(t, 't.')}, ${isSuspect(t)} as suspect, ${suspectLoad(t)}
   from ${t.target} as t
   where ${and([inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`], '    ')}
   for update skip locked
@@ -71,7 +74,7 @@ ${answer(t, $, {
   more: '(select count(*) from found) > (select count(*) from chosen)',
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined ? {} : { bytes: `(select sum(bytes) from chosen where ${claimed})` }),
-  suspect: countsExpiries ? `(select ${rowIdSql(t)} from taken where suspect)` : 'null',
+  ...suspectFacts(t),
   ...(t.orderingKey === undefined ? {} : { groupCursors: walkedTo(t, $) }),
 })}`,
   )
@@ -113,10 +116,10 @@ next as materialized (
 ),
 ${
   countsExpiries
-    ? `suspect as materialized (          -- at most one, and none while the process runs another
+    ? `suspect as materialized (          -- as many as the process has room for
   select ${selected(t, 'row')}, groups.room
   from groups cross join lateral (
-    ${scan(t, $, suspects(t, true), '1')}
+    ${scan(t, $, suspects(t, true), `least(groups.room, ${$('suspects', 'int')})`)}
   ) as row
   limit (select ${$('suspects', 'int')})
 ),`
@@ -138,13 +141,13 @@ function groupOf(t: TableSql): string {
 function selected(t: TableSql, from: string): string {
   const names = new Set([...t.idColumns, ...t.order].map(({ name }) => name))
   const bytes = t.table.bytes === undefined ? [] : ['bytes']
-  return list([...names.add(groupOf(t)), 'suspect', ...bytes].map((name) => `${from}.${name}`))
+  return list([...names.add(groupOf(t)), 'suspect', 'load', ...bytes].map((name) => `${from}.${name}`))
 }
 
 /** Rows without an ordering key, along the claim index of the group. */
 function scan(t: TableSql, $: Parameters, which: string, limit: string): string {
   const where = [inBucket(t, $), `${groupOf(t)} = groups.name`, ...withoutKey(t), which]
-  return `select ${groupOf(t)}, ${scanned(t)}, ${isSuspect(t)} as suspect
+  return `select ${groupOf(t)}, ${scanned(t)}, ${isSuspect(t)} as suspect, ${suspectLoad(t)}
     from ${t.target}
     where ${and([...where, ...claimableNow(t), notExcluded(t, $)], '      ')}
     order by ${orderBy(t)} limit ${limit}

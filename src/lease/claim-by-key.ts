@@ -28,8 +28,12 @@ import {
   notExcluded,
   orderingOf,
   rowIdSql,
+  suspectFacts,
+  suspectLoad,
+  suspectsBefore,
   type TableSql,
   withinBytes,
+  withinSuspects,
 } from './table-sql.ts'
 
 /**
@@ -48,11 +52,7 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const { id } = orderingOf(t)
   const limit = claimLimit($, settleAs)
   const [met, arrival] = [t.arrival.map((_, i) => `met${i + 1}`), t.arrival.map(({ name }) => name)]
-  const within = [
-    `nth <= ${limit}`,
-    `(not suspect or suspects <= ${$('suspects', 'int')})`,
-    withinBytes(t, $),
-  ]
+  const within = [`nth <= ${limit}`, withinSuspects(t, $), withinBytes(t, $)]
   const settling = settleAs !== undefined && {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
     continued: `${continueKeys(t)},`,
@@ -87,7 +87,7 @@ chosen as materialized (
   select *
   from (
     select *, row_number() over (order by ${order}) as nth,
-      count(*) filter (where suspect) over (order by ${order}) as suspects${bytesBefore(t, order)}
+      ${suspectsBefore(order)}${bytesBefore(t, order)}
     from heads
   ) as ranked
   where ${and(within, '    ')}
@@ -96,7 +96,7 @@ passed_over as materialized (       -- for want of room: the next claim starts a
   select ${list(met)} from heads where step = 1 and ${notChosen}
 ),
 taken as materialized (
-  select ${id}, ${isSuspect(t)} as suspect
+  select ${id}, ${isSuspect(t)} as suspect, ${suspectLoad(t)}
   from ${t.target} as t
   where ${and([inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`], '    ')}
   order by ${id}
@@ -114,7 +114,7 @@ ${answer(t, $, {
   ...(t.table.bytes === undefined
     ? {}
     : { bytes: `(select sum(bytes) from chosen where (${id} in (select ${id} from taken)) is true)` }),
-  suspect: `(select ${rowIdSql(t)} from taken where suspect)`,
+  ...suspectFacts(t),
   ...(settling ? settling.facts : {}),
 })}`,
   )
@@ -235,6 +235,7 @@ export function queued(t: TableSql, $: Parameters): string {
       ...(t.group === undefined ? [] : [t.group.name, ...t.order.map(({ name }) => name)]),
     ]),
     `${isSuspect(t)} as suspect`,
+    suspectLoad(t),
     ...(availableAt === undefined ? [] : [`${quote(availableAt)} as row_due_at`]),
     ...bytesColumn(t),
   ]
@@ -273,6 +274,7 @@ function headColumns(t: TableSql): string[] {
   return [
     ...new Set([id, key, ...ofGroup]),
     'suspect',
+    'load',
     ...(t.table.availableAt === undefined ? [] : ['row_due_at']),
     ...(t.table.bytes === undefined ? [] : ['bytes']),
   ]

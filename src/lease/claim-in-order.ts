@@ -18,9 +18,13 @@ import {
   orderBy,
   rowIdSql,
   scanned,
+  suspectFacts,
+  suspectLoad,
   suspects,
+  suspectsBefore,
   type TableSql,
   withinBytes,
+  withinSuspects,
   withoutKey,
 } from './table-sql.ts'
 
@@ -33,7 +37,7 @@ export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement
   const limit = claimLimit($, settleAs)
   const found =
     t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
-  const within = withinBytes(t, $)
+  const within = and([withinSuspects(t, $), withinBytes(t, $)], '    ')
   const settling = settleAs !== undefined && {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
     facts: settledFact(t),
@@ -48,7 +52,7 @@ ${settling ? settling.settled : ''}
 ${scan(t, $, limit)},
 taken as materialized (
   select *
-  from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
+  from (select *${t.expiries === undefined ? '' : `, ${suspectsBefore(orderBy(t))}`}${bytesBefore(t, orderBy(t))} from ${found}) as found
   ${within === '' ? '' : `where ${within}`}
   order by ${orderBy(t)}
   limit ${subselect(limit)}
@@ -60,7 +64,7 @@ ${answer(t, $, {
   more: `(select count(*) from next) >= ${limit} or (select count(*) from taken where not suspect) < (select count(*) from next)`,
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined ? {} : { bytes: '(select sum(bytes) from taken)' }),
-  suspect: t.expiries === undefined ? 'null' : `(select ${rowIdSql(t)} from taken where suspect)`,
+  ...suspectFacts(t),
   ...(settling ? settling.facts : {}),
 })}`,
   )
@@ -92,7 +96,7 @@ function scan(t: TableSql, $: Parameters, limit: string): string {
   const values = (): string => list(t.order.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
   const cursor = t.lowestCursor === undefined ? '' : `(${columns}) >= (${values()})`
   const found = (which: readonly string[], most: string, isSuspect: boolean): string => `
-  select ${scanned(t)}, ${isSuspect} as suspect
+  select ${scanned(t)}, ${isSuspect} as suspect, ${isSuspect ? suspectLoad(t) : '0 as load'}
   from ${t.target}
   where ${and([...conditions, ...which, notExcluded(t, $)], '    ')}
   order by ${orderBy(t)}
@@ -102,7 +106,7 @@ function scan(t: TableSql, $: Parameters, limit: string): string {
   const next = `next as materialized (${found([suspects(t, false), cursor], limit, false)}`
   if (t.expiries === undefined) return next
   return `${next},
-suspect as materialized (          -- at most one, and none while the process runs another${found([suspects(t, true)], $('suspects', 'int'), true)}`
+suspect as materialized (          -- as many as the process has room for${found([suspects(t, true)], $('suspects', 'int'), true)}`
 }
 
 /** When the next row will be due that is not yet: an idle worker need not poll for it. */

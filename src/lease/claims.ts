@@ -37,7 +37,12 @@ export interface ClaimRequest {
   /** The most bytes to claim, where the table says how large a row is; at least one row is claimed. */
   readonly bytes?: number | undefined
   /** How many suspects the claim may take: rows under which two processes died (D10). Default 1. */
-  readonly suspects?: 0 | 1 | undefined
+  readonly suspects?: number | undefined
+  /**
+   * Whether the first of them may be one that has to run alone: under which more than two processes died, or which is at its
+   * last attempt. Default true.
+   */
+  readonly alone?: boolean | undefined
   /** By ordering key: how many rows to read. Default: 50 more than twice as many as there is room for, at most 1,000. */
   readonly rows?: number | undefined
   /**
@@ -80,8 +85,10 @@ export interface Claim<Row> {
   readonly more: boolean
   /** When the next row will be due, where the table has `availableAt`. */
   readonly dueInMs?: number
-  /** The id of the suspect among the claimed rows. */
-  readonly suspect?: string
+  /** The ids of the suspects among the claimed rows. */
+  readonly suspects?: readonly string[]
+  /** The one suspect is one that has to run alone. */
+  readonly alone?: boolean
   /** The size of the claimed rows together, where the table says how large a row is. */
   readonly bytes?: number
   /** By key: how many rows are not of the keys that were settled or freed. Otherwise all of them. */
@@ -186,7 +193,7 @@ export class Claims<Row extends object> {
     const bytes = request.bytes === undefined ? undefined : request.bytes - (claim.bytes ?? 0)
     if (second === undefined) return claim
     if (limit <= 0 || (bytes !== undefined && bytes <= 0)) return { ...claim, more: true }
-    const suspects = claim.suspect === undefined ? request.suspects : 0
+    const suspects = claim.suspects === undefined ? request.suspects : 0
     return both(claim, await this.claimByWay(second, { ...request, limit, bytes, suspects }))
   }
 
@@ -208,7 +215,7 @@ export class Claims<Row extends object> {
       ...claim,
       freed,
       more: true,
-      ...(suspect !== undefined && hasSuspect ? { suspect: suspect.id } : {}),
+      ...(suspect !== undefined && hasSuspect ? { suspects: [suspect.id], alone: true } : {}),
     }
   }
 
@@ -239,7 +246,8 @@ export class Claims<Row extends object> {
 
   #scanValues(way: Way, request: ClaimRequest): Values {
     const { t } = this.#runner
-    const { limit, leaseMs, groups = [], bytes = Number.MAX_SAFE_INTEGER, suspects = 1 } = request
+    const { limit, leaseMs, groups = [], bytes = Number.MAX_SAFE_INTEGER } = request
+    const { suspects = 1, alone = true } = request
     const lowest = way === 'key' ? t.arrival.map((column) => column.lowest) : t.lowestCursor
     const cursor = request.cursor ?? lowest ?? []
     const keysPerGroup = Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, groups.length)))
@@ -248,6 +256,7 @@ export class Claims<Row extends object> {
       leaseMs,
       bytes,
       suspects,
+      alone,
       bucket: this.#bucketOf(request),
       ...(way === 'group' ? { steps: keysPerGroup } : byKey(request)),
       ...this.#runner.idArrays('excluded', this.#excluded.current()),
@@ -304,7 +313,7 @@ export class Claims<Row extends object> {
   #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
     const { t } = this.#runner
     const { leaseMs } = request
-    const { claimed, dueInMs, suspect, bytes, found, freed, scanned = true } = answer
+    const { claimed, dueInMs, suspects, alone, bytes, found, freed, scanned = true } = answer
     // No room was left for other keys: the next scan starts where this one would have.
     const [cursor, more] = scanned
       ? [answer.cursor ?? undefined, answer.more === true]
@@ -314,7 +323,7 @@ export class Claims<Row extends object> {
       cursor: way === 'order' && t.lowestCursor === undefined ? undefined : cursor,
       more,
       ...(dueInMs === null || dueInMs === undefined ? {} : { dueInMs }),
-      ...(suspect === null || suspect === undefined ? {} : { suspect }),
+      ...(suspects === null || suspects === undefined ? {} : { suspects, alone: alone === true }),
       ...(bytes === null || bytes === undefined ? {} : { bytes }),
       ...(found === undefined ? {} : { found }),
       ...(freed === null || freed === undefined ? {} : { freed }),
@@ -391,7 +400,8 @@ interface Facts {
   readonly found?: number
   readonly freed?: readonly string[] | null
   readonly dueInMs?: number | null
-  readonly suspect?: string | null
+  readonly suspects?: readonly string[] | null
+  readonly alone?: boolean | null
   readonly bytes?: number | null
   /** Of a claim that also settles: the settled ids; null: all of them were. */
   readonly settled?: readonly string[] | null
@@ -495,13 +505,13 @@ export function nothingClaimed(leaseMs: number, sentAt: number): Claim<never> {
 /** A claim that was made in two ways, one after the other. */
 function both<Row>(first: Claim<Row>, second: Claim<Row>): Claim<Row> {
   const due = Math.min(first.dueInMs ?? Infinity, second.dueInMs ?? Infinity)
-  const suspect = first.suspect ?? second.suspect
+  const { suspects, alone = false } = first.suspects === undefined ? second : first
   return {
     claimed: [...first.claimed, ...second.claimed],
     cursor: undefined,
     more: first.more || second.more,
     ...(due === Infinity ? {} : { dueInMs: due }),
-    ...(suspect === undefined ? {} : { suspect }),
+    ...(suspects === undefined ? {} : { suspects, alone }),
     ...(first.bytes === undefined && second.bytes === undefined
       ? {}
       : { bytes: (first.bytes ?? 0) + (second.bytes ?? 0) }),

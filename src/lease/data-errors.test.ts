@@ -238,5 +238,5 @@ it('the head of an ordering key that stops a claim holds up its own key only', a
   const other = await openLeaseStore(db, ordered.table, { owner: 'other' })
   expect((await other.claim({ limit: 10, ...LEASE })).claimed).toEqual([])
   const claim = await other.claim({ limit: 10, ...LEASE })
-  expect([claim.claimed.map(({ lease }) => lease.id), claim.suspect]).toEqual([['7'], '7'])
+  expect([claim.claimed.map(({ lease }) => lease.id), claim.suspects]).toEqual([['7'], ['7']])
 })

@@ -531,7 +531,7 @@ limit ${MAX_SUSPECTS_NAMED}`,
   return [
     reason(
       'suspect',
-      `${counted(row.expiries, 'lease')} of it expired, so it may be what ended its processes, and a process runs one such row at a time: ${now}.`,
+      `${counted(row.expiries, 'lease')} of it expired, so it may be what ended its processes, and a process begins with one such row at a time: ${now}.`,
       { by: rows[0]?.id },
     ),
   ]

@@ -298,6 +298,38 @@ export function isSuspect(t: TableSql): string {
   return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
 }
 
+/**
+ * How much of the room for suspects a row takes up: one that has to run alone takes up all of it. A death in company costs an
+ * innocent row an attempt. It must not be its last one, and there is only one such death for a row.
+ */
+export function suspectLoad(t: TableSql): string {
+  if (t.expiries === undefined) return '0 as load'
+  const alone = [`${t.expiries} > ${SUSPECT_EXPIRIES}`, ...(t.exhausted === undefined ? [] : [t.exhausted])]
+  return `case when ${t.expiries} < ${SUSPECT_EXPIRIES} then 0 when ${alone.join(' or ')} then ${ALONE} else 1 end as load`
+}
+
+const ALONE = 1_000_000
+
+/** The load of the suspects up to this row, in the order of the claim. */
+export function suspectsBefore(order: string): string {
+  return `sum(load) over (order by ${order} rows unbounded preceding) as all_load`
+}
+
+/** As many suspects as there is room for; the first of all may be one that has to run alone. */
+export function withinSuspects(t: TableSql, $: Parameters): string {
+  if (t.expiries === undefined) return ''
+  return `(load = 0 or all_load <= ${$('suspects', 'int')} or (${$('alone', 'boolean')} and all_load = load))`
+}
+
+/** In the answer of a claim: which of the taken rows are suspects, and whether the only one has to run alone. */
+export function suspectFacts(t: TableSql): Record<'suspects' | 'alone', string> {
+  if (t.expiries === undefined) return { suspects: 'null', alone: 'null' }
+  return {
+    suspects: `(select json_agg(${rowIdSql(t)}) from taken where load > 0)`,
+    alone: `(select max(load) >= ${ALONE} from taken)`,
+  }
+}
+
 /** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
 export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`

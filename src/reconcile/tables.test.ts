@@ -327,7 +327,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     await db.query({ text: 'update app.payments set reconcile_lease_expiries = 2' })
     const store = await openStore('w', table)
     const first = await store.claim({ limit: 10, leaseMs: 60_000 })
-    expect([first.claimed.length, first.suspect]).toEqual([1, first.claimed[0]?.lease.id])
+    expect([first.claimed.length, first.suspects]).toEqual([1, first.claimed.map(({ lease }) => lease.id)])
     expect((await store.claim({ limit: 10, leaseMs: 60_000, suspects: 0 })).claimed).toEqual([])
     await store.settle(
       'open',

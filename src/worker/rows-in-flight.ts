@@ -28,7 +28,7 @@ export class RowInFlight<Row> implements RowToRenew {
   /** When it was claimed, by the database's clock. */
   readonly databaseClaimedAt: number
   readonly attempt: number
-  /** A suspect: as long as it is in flight, this process claims no other one (D10). */
+  /** A suspect: as long as it is in flight, this process has less room for others (D10). */
   hasSuspectSlot: boolean
   /** Its share of the bytes that were claimed with it. */
   readonly bytes: number
@@ -114,7 +114,7 @@ export class RowsInFlight<Row extends object> {
     const rows = claim.claimed.map((claimed) => {
       const counted: unknown = attempts === undefined ? 0 : Reflect.get(claimed.row, attempts)
       const attempt = Number(counted ?? 0) + 1
-      const isSuspect = claimed.lease.id === claim.suspect
+      const isSuspect = claim.suspects?.includes(claimed.lease.id) === true
       const facts = { claimedAt, leaseMs, attempt, isSuspect, bytes }
       const row = new RowInFlight(claimed, held.take(claim.trustedUntil), facts)
       this.#rows[row.index] = row
@@ -195,7 +195,7 @@ export class RowsInFlight<Row extends object> {
   #freeSuspectSlot(row: RowInFlight<Row>): void {
     if (!row.hasSuspectSlot) return
     row.hasSuspectSlot = false
-    this.#options.suspects.free()
+    this.#options.suspects.ended(row.state === 'ended')
   }
 }
 

@@ -7,7 +7,7 @@ import { tableName } from '../lease/table.ts'
 import { ClaimTiming } from './claiming/claim-timing.ts'
 import { type Groups, type OpenGroups, roomIn } from './claiming/groups.ts'
 import type { PauseGate } from './claiming/pausing.ts'
-import type { SuspectSlot } from './claiming/suspect-slot.ts'
+import type { SuspectRoom, SuspectSlot } from './claiming/suspect-slot.ts'
 import type { Outcome } from './completion/outcome.ts'
 import { Settler } from './completion/settle.ts'
 import { type SettlementBatch, settlementOf, SettlementQueue } from './completion/settlement-queue.ts'
@@ -64,6 +64,8 @@ type Answer<Row> = Partial<Ended> & Partial<Claim<Row> & Scanned>
  * settlement claims nothing, and the freed room goes to what the next scan finds: other keys, and rows without one.
  */
 const YIELD_EVERY = 4
+
+const NO_SUSPECTS: SuspectRoom = { suspects: 0, alone: false }
 
 /** A settlement that takes longer than this is stalled: no further handler is started until it is answered. */
 const STALLED_MS = 1_000
@@ -385,16 +387,17 @@ export class WorkerLoop<Row extends object> {
   /** Sends the statement, and tells suspect slot and groups what was claimed of the room they had given. */
   async #sendAndAccount(turn: Turn<Row>): Promise<Answer<Row>> {
     const { groups } = turn
-    const hasSuspectSlot = this.#takeSuspectSlot(turn)
+    const suspectRoom = this.#takeSuspectRoom(turn)
     let answer: Answer<Row> | undefined
     try {
-      answer = await this.#send(turn, hasSuspectSlot)
+      answer = await this.#send(turn, suspectRoom)
       return answer
     } finally {
-      const { claimed = [], suspect, more = true, drained } = answer ?? {}
-      // A suspect that was claimed frees the slot when it is no longer in flight. There may be others.
-      if (claimed.some(({ lease }) => lease.id === suspect)) this.#skippedSuspects = true
-      else if (hasSuspectSlot) this.#options.suspects.free()
+      const { claimed = [], suspects: named = [], alone, more = true, drained } = answer ?? {}
+      const suspects = claimed.filter(({ lease }) => named.includes(lease.id)).length
+      // There may be others, also such as have to wait until they can run alone.
+      if (suspects > 0 || suspectRoom?.alone === false) this.#skippedSuspects = true
+      if (suspectRoom !== undefined) this.#options.suspects.claimed(suspects, alone)
       if (drained === true) this.#claimSkippedSuspects()
       if (groups !== undefined)
         this.#options.groups?.claimed(
@@ -405,12 +408,12 @@ export class WorkerLoop<Row extends object> {
     }
   }
 
-  #takeSuspectSlot({ limit }: Turn<Row>): boolean {
+  #takeSuspectRoom({ limit }: Turn<Row>): SuspectRoom | undefined {
     const { store, suspects } = this.#options
-    if (limit === 0 || store.table.attempts?.expiries === undefined) return false
-    if (suspects.take()) return true
-    this.#skippedSuspects = true
-    return false
+    if (limit === 0 || store.table.attempts?.expiries === undefined) return undefined
+    const room = suspects.take()
+    if (room === undefined) this.#skippedSuspects = true
+    return room
   }
 
   /** There is nothing to claim except, perhaps, suspects. */
@@ -420,14 +423,20 @@ export class WorkerLoop<Row extends object> {
     this.#options.suspects.whenFree(this.#claimSuspect)
   }
 
-  async #send(turn: Turn<Row>, hasSuspectSlot: boolean): Promise<Answer<Row>> {
+  async #send(turn: Turn<Row>, suspectRoom: SuspectRoom = NO_SUSPECTS): Promise<Answer<Row>> {
     const { batch, limit, groups, continueOnly } = turn
     if (batch !== undefined && limit === 0) return this.#settler.send(batch)
     const { leaseMs } = this.#options.settings()
     const bytes = Number.isFinite(turn.bytes) ? turn.bytes : undefined
-    const suspects = hasSuspectSlot ? 1 : 0
     // The process takes expired leases back by itself, and reports them.
-    const request = { limit, leaseMs, groups: groups?.groups, bytes, suspects, takeExpired: false } as const
+    const request = {
+      limit,
+      leaseMs,
+      groups: groups?.groups,
+      bytes,
+      ...suspectRoom,
+      takeExpired: false,
+    } as const
     if (batch === undefined) return this.#cursor.claim(request)
     const { way, bucket } = batch
     const settlement = settlementOf(batch)

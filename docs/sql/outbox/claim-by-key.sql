@@ -1,28 +1,29 @@
--- $1 limit, $2 suspects, $3 bytes, $4 oldestFirst, $5 excluded1, $6 bucket, $7 freed1, $8 cursor1, $9 cursor2, $10 overlapMs, $11 steps, $12 rows, $13 owner, $14 leaseMs
+-- $1 limit, $2 suspects, $3 alone, $4 bytes, $5 oldestFirst, $6 excluded1, $7 bucket, $8 freed1, $9 cursor1, $10 cursor2, $11 overlapMs, $12 steps, $13 rows, $14 owner, $15 leaseMs
 /* leasehold:claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
 queued as not materialized (         -- the unfinished rows of ordering keys
-  select id, ordering_key, expiries >= 2 as suspect, available_at as row_due_at,
-    coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+  select id, ordering_key, expiries >= 2 as suspect,
+    case when expiries < 2 then 0 when expiries > 2 or attempts >= max_attempts - 1 then 1000000 else 1 end as load,
+    available_at as row_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
     ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)
-      and id <> all ((select $5::bigint[])::bigint[]) and (not expiries >= 2 or $2::int > 0)) is true as claimable,
+      and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $2::int > 0)) is true as claimable,
     (select f.id from leasehold.outbox as f
-      where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
+      where f.bucket = $7::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.outbox as t
-  where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING' or parked)
+  where bucket = $7::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when $12::int > 0 then $12::int when room > 0 then least($11::int, 2 * room + 50) else 0 end as rows
+  select case when $13::int > 0 then $13::int when room > 0 then least($12::int, 2 * room + 50) else 0 end as rows
   from (select $1::int as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
   select available_at, id, ordering_key
   from leasehold.outbox
-  where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
+  where bucket = $7::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
-    and (available_at, id) >= ((select least($8::timestamp with time zone, now() - $10::float8 * interval '1 millisecond')), (select case when $8::timestamp with time zone <= now() - $10::float8 * interval '1 millisecond' then $9::bigint else '-9223372036854775808' end))
+    and (available_at, id) >= ((select least($9::timestamp with time zone, now() - $11::float8 * interval '1 millisecond')), (select case when $9::timestamp with time zone <= now() - $11::float8 * interval '1 millisecond' then $10::bigint else '-9223372036854775808' end))
   order by available_at, id
   limit (select rows from scan)
 ),
@@ -31,14 +32,14 @@ keys as materialized (              -- their keys, where each was met first, and
   from (
     select available_at, id, ordering_key, false as is_freed from arrived
     union all
-    select available_at, id, ordering_key, true from leasehold.outbox where bucket = $6::smallint and id = any (array(select unnest($7::bigint[]))) and ordering_key is not null
+    select available_at, id, ordering_key, true from leasehold.outbox where bucket = $7::smallint and id = any (array(select unnest($8::bigint[]))) and ordering_key is not null
   ) as found
   order by ordering_key, is_freed desc, available_at, id
 ),
 heads as materialized (
   select head.*, keys.met1, keys.met2, case when keys.is_freed then 0 else 1 end as step
   from keys cross join lateral (    -- the first row of each key
-    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
+    select id, ordering_key, suspect, load, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
   ) as head
   where head.ready
@@ -46,20 +47,20 @@ heads as materialized (
 chosen as materialized (
   select *
   from (
-    select *, row_number() over (order by case when $4::boolean then 0 else step end, id) as nth,
-      count(*) filter (where suspect) over (order by case when $4::boolean then 0 else step end, id) as suspects, coalesce(sum(bytes) over (order by case when $4::boolean then 0 else step end, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    select *, row_number() over (order by case when $5::boolean then 0 else step end, id) as nth,
+      sum(load) over (order by case when $5::boolean then 0 else step end, id rows unbounded preceding) as all_load, coalesce(sum(bytes) over (order by case when $5::boolean then 0 else step end, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from heads
   ) as ranked
-  where nth <= $1::int and (not suspect or suspects <= $2::int)
-    and (bytes_before = 0 or bytes_before + bytes <= $3::float8)
+  where nth <= $1::int and (load = 0 or all_load <= $2::int or ($3::boolean and all_load = load))
+    and (bytes_before = 0 or bytes_before + bytes <= $4::float8)
 ),
 passed_over as materialized (       -- for want of room: the next claim starts at the first of them
   select met1, met2 from heads where step = 1 and not suspect and (id in (select id from chosen)) is not true
 ),
 taken as materialized (
-  select id, expiries >= 2 as suspect
+  select id, expiries >= 2 as suspect, case when expiries < 2 then 0 when expiries > 2 or attempts >= max_attempts - 1 then 1000000 else 1 end as load
   from leasehold.outbox as t
-  where t.bucket = $6::smallint and t.id = any (array(select id from chosen))
+  where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
   order by id
@@ -67,16 +68,16 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $14::float8 * interval '1 millisecond', claimed_by = $13::text,
+  set locked_until = now() + $15::float8 * interval '1 millisecond', claimed_by = $14::text,
     lock_token = coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1,
     status = 'CLAIMED', claimed_at = now()
-  where t.bucket = $6::smallint and t.id = any (array(select id from taken))
+  where t.bucket = $7::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $14::float8 * interval '1 millisecond') * 1000,
+  'until', extract(epoch from now() + $15::float8 * interval '1 millisecond') * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', coalesce(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
@@ -85,8 +86,9 @@ from (select json_build_object(
   'found', (select count(*) from chosen where step = 1 and (id in (select id from taken)) is true),
   'freed', (select json_agg(id::text) from heads where step = 0 and not suspect and (id in (select id from chosen)) is not true),
   'dueInMs', (select extract(epoch from min(available_at) - now()) * 1000
-     from leasehold.outbox where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
+     from leasehold.outbox where bucket = $7::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
      and isfinite(available_at)),
   'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),
-  'suspect', (select id::text from taken where suspect)
+  'suspects', (select json_agg(id::text) from taken where load > 0),
+  'alone', (select max(load) >= 1000000 from taken)
 )) as facts full join claimed on false

@@ -2,8 +2,9 @@
 /* leasehold:find by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with queued as not materialized (         -- the unfinished rows of ordering keys
-  select id, ordering_key, expiries >= 2 as suspect, available_at as row_due_at,
-    coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+  select id, ordering_key, expiries >= 2 as suspect,
+    case when expiries < 2 then 0 when expiries > 2 or attempts >= max_attempts - 1 then 1000000 else 1 end as load,
+    available_at as row_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
     ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)
       and id <> all ((select $1::bigint[])::bigint[]) and (not expiries >= 2 or $2::int > 0)) is true as claimable,
@@ -36,7 +37,7 @@ keys as materialized (              -- their keys, where each was met first, and
 )
 select id::text as id, suspect
 from keys cross join lateral (
-  select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
+  select id, ordering_key, suspect, load, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
 ) as head
 where head.ready

@@ -5,9 +5,9 @@ with groups as materialized (
     as groups (name, room)
 ),
 next as materialized (
-  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
+  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, row.load, groups.room
   from groups cross join lateral (
-    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
+    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect, case when expiries < 2 then 0 when expiries > 2 then 1000000 else 1 end as load
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
@@ -16,15 +16,15 @@ next as materialized (
     for update skip locked
   ) as row
 ),
-suspect as materialized (          -- at most one, and none while the process runs another
-  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
+suspect as materialized (          -- as many as the process has room for
+  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, row.load, groups.room
   from groups cross join lateral (
-    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
+    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect, case when expiries < 2 then 0 when expiries > 2 then 1000000 else 1 end as load
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true)
       and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
-    order by priority desc, "position", matrix_id, chunk_hash limit 1
+    order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $6::int)
     for update skip locked
   ) as row
   limit (select $6::int)

@@ -1,3 +1,4 @@
+import { EventEmitter, once } from 'node:events'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
@@ -61,8 +62,10 @@ async function run(
 const isSuspect = ({ row }: HandlerContext<Job>): boolean => row.expiries >= 2
 
 describe('D10: suspects', () => {
-  it('are processed one at a time in a process, whichever tables they are in, and do not delay other rows', async () => {
+  it('start one at a time in a process, whichever tables they are in, and do not delay other rows; those with more expiries run alone', async () => {
     for (const table of TABLES) await insert(table, 50, 3)
+    for (const table of TABLES)
+      await db.query({ text: `update public.${table} set expiries = 3 where expiries = 2` })
     const events = new Events()
     const hold = door()
     let [running, most, ended] = [0, 0, 0]
@@ -93,6 +96,37 @@ describe('D10: suspects', () => {
     // Each that ends makes room for the next, in the other table too: nobody waits for a poll.
     await allEnded.opened
     expect(most).toBe(1)
+  })
+
+  it('run together once one has ended well: twice as many after each, and 16 at most, at once and not at the next poll', async () => {
+    // One, then two, whose ends make room for eight, whose ends make room for sixteen.
+    const steps = [1, 2, 8, 16]
+    const count = steps.reduce((sum, step) => sum + step, 0)
+    await insert('jobs', 0, count + 1)
+    const events = new Events()
+    const running = new Set<() => void>()
+    const changed = new EventEmitter()
+    const over = settled(events, count)
+    await run(
+      async () => {
+        await new Promise<void>((resolve) => {
+          running.add(resolve)
+          changed.emit('started')
+        })
+      },
+      events,
+      { concurrency: 40 },
+    )
+    for (const step of steps) {
+      while (running.size < step) await once(changed, 'started')
+      expect(running.size).toBe(step)
+      for (const end of running) end()
+      running.clear()
+    }
+    await over
+    // The last one.
+    while (running.size < 1) await once(changed, 'started')
+    for (const end of running) end()
   })
 
   it('make room for the next suspect when they are released', async () => {
@@ -141,25 +175,48 @@ describe('D10: suspects', () => {
   })
 })
 
-it('D10: one claim at a time may take a suspect, and none while one is in flight', () => {
-  const slot = new SuspectSlot()
-  expect(slot.take()).toBe(true)
-  expect(slot.take()).toBe(false)
-  slot.free()
-  expect(slot.take()).toBe(true)
-})
+describe('D10: the room for suspects', () => {
+  it('is one at first, doubles with each suspect that ends well, and is 16 at most', () => {
+    const slot = new SuspectSlot()
+    for (const suspects of [1, 2, 4, 8, 16, 16]) {
+      expect(slot.take()).toEqual({ suspects, alone: true })
+      slot.claimed(1)
+      slot.ended(true)
+    }
+    slot.take()
+    slot.claimed(10)
+    expect(slot.take()).toEqual({ suspects: 6, alone: false })
+  })
 
-it('D10: each worker that waits for the slot of the suspect is told once when it is free', () => {
-  const slot = new SuspectSlot()
-  const told: string[] = []
-  const [first, second] = [(): void => void told.push('first'), (): void => void told.push('second')]
-  slot.take()
-  for (const listener of [first, first, second]) slot.whenFree(listener)
-  expect(told).toEqual([])
-  slot.free()
-  expect(told).toEqual(['first', 'second'])
-  slot.free()
-  expect(told).toEqual(['first', 'second'])
-  slot.whenFree(first)
-  expect(told).toEqual(['first', 'second', 'first'])
+  it('does not grow with a suspect whose lease was lost', () => {
+    const slot = new SuspectSlot()
+    slot.take()
+    slot.claimed(1)
+    slot.ended(false)
+    expect(slot.take()).toEqual({ suspects: 1, alone: true })
+  })
+
+  it('is given to one claim at a time, and to none while a suspect runs that has to run alone', () => {
+    const slot = new SuspectSlot()
+    expect(slot.take()).toBeDefined()
+    expect(slot.take()).toBeUndefined()
+    slot.claimed(1, true)
+    expect(slot.take()).toBeUndefined()
+    slot.ended(true)
+    expect(slot.take()).toEqual({ suspects: 2, alone: true })
+  })
+
+  it('is told of once to each worker that waits for it, when a suspect has ended', () => {
+    const slot = new SuspectSlot()
+    const told: string[] = []
+    const [first, second] = [(): void => void told.push('first'), (): void => void told.push('second')]
+    slot.take()
+    slot.claimed(1)
+    for (const listener of [first, first, second]) slot.whenFree(listener)
+    expect(told).toEqual([])
+    slot.ended(true)
+    expect(told).toEqual(['first', 'second'])
+    slot.whenFree(first)
+    expect(told).toEqual(['first', 'second', 'first'])
+  })
 })
