@@ -245,7 +245,7 @@ describe('leases', () => {
     const { text, by, until } = await reasonOf(id, 'leased')
     expect(text).toMatch(
       new RegExp(
-        `^The worker process ${runtime.id} holds it, with token 1, and its lease runs until .*Z \\(in (59|60) s\\); it is alive, last seen \\d s ago, with leases of 60 s, and claimed or renewed it \\d+ s ago\\.$`,
+        `^The worker process ${runtime.id} holds it, with token \\d+, and its lease runs until .*Z \\(in (59|60) s\\); it is alive, last seen \\d s ago, with leases of 60 s, and claimed or renewed it \\d+ s ago\\.$`,
       ),
     )
     expect(by).toBe(runtime.id)
@@ -341,7 +341,7 @@ insert into public.tokenless (id) values (1)`,
     await child.kill('SIGKILL')
     const { text, since, by } = await reasonOf(id, 'leaseExpired')
     expect(text).toMatch(
-      /^The lease of the worker process doomed with token 1 expired at .*Z \(\d s ago\), and it waits for the reaper; it .*last seen \d+ s ago/,
+      /^The lease of the worker process doomed with token \d+ expired at .*Z \(\d s ago\), and it waits for the reaper; it .*last seen \d+ s ago/,
     )
     expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'doomed' })
     const explanation = await explain(id)
