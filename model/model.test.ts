@@ -2,8 +2,7 @@ import { describe, expect, it } from 'vitest'
 
 import { check, type Model, stuckStates, TooManyStates } from './checker.ts'
 import { MUTANTS, protocolOf, SHORT } from './configurations.ts'
-import { type Bounds, INVARIANTS, isFinished, isProgress, leaseModel, PROTOCOL } from './lease.ts'
-import { checkInTla, openSpecification } from './tla.ts'
+import { type Bounds, isFinished, isProgress, leaseModel, PROTOCOL } from './lease.ts'
 
 const MAX_STATES = 400_000
 
@@ -135,28 +134,5 @@ describe('the lease protocol', () => {
     expect(check(leaseModel(bounds, protocolOf(mutant), [breaks]), MAX_STATES).violation?.invariant).toBe(
       breaks,
     )
-  })
-})
-
-describe('lease.tla', () => {
-  it('has as many states as the model that the tests check, and all of its properties hold', async () => {
-    const compared = await checkInTla()
-
-    expect(compared).toHaveLength(3)
-    for (const { states, inTla } of compared)
-      expect(inTla).toEqual({ isOk: true, states, message: '', length: 0 })
-  })
-
-  it('D3: objects to a guard without a token, after as many steps as the model that the tests check', async () => {
-    const mutant = MUTANTS[0]
-    if (mutant === undefined) throw new RangeError('there are no mutants')
-    const specification = await openSpecification()
-
-    const { violation } = check(leaseModel(mutant.bounds, protocolOf(mutant)), MAX_STATES)
-    const { isOk, message, length } = specification(mutant.bounds, protocolOf(mutant))
-
-    expect({ isOk, message }).toEqual({ isOk: false, message: 'Invariant 0 violated' })
-    expect(violation?.invariant).toBe(INVARIANTS[0])
-    expect(length).toBe((violation?.trace.length ?? 0) + 1)
   })
 })

@@ -48,8 +48,7 @@ for (const page of pages) {
   it.concurrent(`the code blocks of ${page.path} are correct, and run from top to bottom`, async () => {
     const errors = (await typeErrors).get(page.path) ?? []
     expect([...page.problems, ...parseBlocks(page, examples), ...errors]).toEqual([])
-    // The tutorial is followed by tutorial.test.ts, with npm itself and the packed package.
-    if (!hasSteps(page) || page.path === 'docs/tutorial.md') return
+    if (!hasSteps(page)) return
     const port = await freePort()
     if (page.isEmbedded) await runPage(page, { directory, databaseUrl: undefined, port })
     else await withPageDatabase(async (databaseUrl) => runPage(page, { directory, databaseUrl, port }))

@@ -21,7 +21,7 @@ import { createProgram } from './program.ts'
 const { call, db, url, directory } = useCommandLine()
 
 /** Always the same command lines, unless LEASEHOLD_SEED and LEASEHOLD_RUNS ask for others. */
-const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '20', ...process.env }, 300)
+const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '20', ...process.env }, 120)
 const REPEAT = { seed, ...(path === undefined ? {} : { path }) }
 
 /** What no output may contain. */

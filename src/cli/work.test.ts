@@ -109,8 +109,8 @@ function logOf(process: TestProcess): Record<string, unknown>[] {
 }
 
 describe('leasehold work', () => {
-  it('processes the table, counts it in /metrics, and exits with 0 and no leases after a signal', async () => {
-    const { process, http, id } = await work(await directoryWith(SENDS))
+  it('processes the table, counts it in /metrics, and exits with 0 and no leases after a signal; logs the start and stop of each worker', async () => {
+    const { process, http, id } = await work(await directoryWith(SENDS), ['--lease-ms', '20000'])
     await addEmails('a@x', 'b@x', 'c@x')
     for (const letter of ['a', 'b', 'c']) await process.line((line) => line === `sent to ${letter}@x`)
     await scraped(http, `leasehold_settled_rows_total{table="public.emails",outcome="done",worker="${id}"} 3`)
@@ -120,14 +120,8 @@ describe('leasehold work', () => {
     await scraped(http, `leasehold_in_flight_rows{worker="${id}"} 0`)
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
-  })
-
-  it('logs the start and stop of each worker with worker id, poll interval and lease duration', async () => {
-    const { process, id } = await work(await directoryWith(SENDS), ['--lease-ms', '20000'])
-    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     const of = { worker: id, role: 'emails', table: 'public.emails', pollMs: 20, leaseMs: 20_000 }
-    const told = logOf(process).filter(({ role }) => role === 'emails')
-    expect(told).toMatchObject([
+    expect(logOf(process).filter(({ role }) => role === 'emails')).toMatchObject([
       { ...of, msg: 'started' },
       { ...of, msg: 'stopped' },
     ])
@@ -135,8 +129,10 @@ describe('leasehold work', () => {
     expect(events).toEqual(expect.arrayContaining(['workerStarted', 'workerStopped']))
   })
 
-  it('exits with 1 when a handler does not finish within the timeout and its row is left to the reaper', async () => {
-    const { process } = await work(await directoryWith(HANGS), ['--shutdown-timeout-ms', '100'])
+  it('exits with 1 when a handler does not finish within the timeout and its row is left to the reaper, also without HTTP', async () => {
+    const args = ['--no-http', '--shutdown-timeout-ms', '100']
+    const { process, http } = await work(await directoryWith(HANGS), args)
+    expect(http).toBe('off')
     await addEmails('a@x')
     await process.line((line) => line === 'working on a@x')
     expect(await process.kill('SIGTERM')).toEqual({ code: 1, signal: null })
@@ -144,30 +140,21 @@ describe('leasehold work', () => {
     expect(process.output().stderr).toContain('left rows to the reaper')
   })
 
-  it('a stop announces the longest shutdown timeout among the workers that have rows in flight', async () => {
+  it('while it stops, it is alive and not ready, and announces the longest shutdown timeout among the workers that have rows in flight; a second signal ends it at once', async () => {
     const idle = `{ name: 'idle', table: { ...emails, claimable: 'false' }, handle, settings: { leaseMs: 120000, shutdownTimeoutMs: 96000 } }`
     const directory = await directoryWith(HANGS, idle)
-    const { process } = await work(directory, ['--shutdown-timeout-ms', '7000'])
+    const { process, http } = await work(directory, ['--shutdown-timeout-ms', '7000'])
     await addEmails('a@x')
     await process.line((line) => line === 'working on a@x')
+    await failing(http)
     const exit = process.kill('SIGINT')
+    await failing(http, 'workers')
+    expect((await fetch(`${http}/livez`)).status).toBe(200)
     await expect
       .poll(() => process.output().stderr, POLL)
       .toContain('stopping: 1 row in flight, whose handlers may take up to 7 s to finish')
     await process.kill('SIGTERM')
     expect(await exit).toEqual({ code: 143, signal: null })
-  })
-
-  it('is alive and not ready while it stops, and exits at once after a second signal', async () => {
-    const { process, http } = await work(await directoryWith(HANGS))
-    await addEmails('a@x')
-    await process.line((line) => line === 'working on a@x')
-    await failing(http)
-    const exit = process.kill('SIGTERM')
-    await failing(http, 'workers')
-    expect((await fetch(`${http}/livez`)).status).toBe(200)
-    await process.kill('SIGINT')
-    expect(await exit).toEqual({ code: 130, signal: null })
   })
 
   it('survives the loss of the database: /readyz reports it, and /metrics answers everything else', async () => {
@@ -201,7 +188,7 @@ describe('leasehold work --only', () => {
     }
   })
 
-  it('a reaper without a key for secrets takes back exhausted deliveries, and says which tables it reaps', async () => {
+  it('work --only reaper takes back expired leases of the declared tables, counts them, and processes no rows; exhausted deliveries too, without a key for secrets', async () => {
     const endpoint = await makeEndpoint(db)
     // Its last attempt: only a reaper ends such a delivery.
     await db.query({
@@ -209,20 +196,6 @@ describe('leasehold work --only', () => {
 values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       values: [endpoint],
     })
-    const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(
-      http,
-      `reaper_recovered_count_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
-    )
-    const text =
-      'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox'
-    await expect
-      .poll(async () => (await db.query({ text })).rows)
-      .toEqual([{ delivery_status: 'failed', reaps: ['public.emails', 'leasehold.webhook_outbox'] }])
-    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
-  })
-
-  it('work --only reaper takes back expired leases of the declared tables, counts them, and processes no rows', async () => {
     await db.query({
       text: `insert into public.emails (recipient, lease_owner, lease_until, lease_token)
         values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
@@ -233,6 +206,15 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       `reaper_recovered_count_total{table="public.emails",outcome="retry",worker="${id}"} 1`,
     )
     await scraped(http, `reaper_stale_duration_seconds_count{table="public.emails",worker="${id}"} 1`)
+    await scraped(
+      http,
+      `reaper_recovered_count_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
+    )
+    const text =
+      'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox'
+    await expect
+      .poll(async () => (await db.query({ text })).rows)
+      .toEqual([{ delivery_status: 'failed', reaps: ['public.emails', 'leasehold.webhook_outbox'] }])
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
     expect(process.output().stdout).not.toContain('sent to')
@@ -240,19 +222,20 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
   })
 
   it('an unknown name is an error that lists the known names', async () => {
-    const process = leasehold(await directoryWith(SENDS), ['work', '--only', 'emials,reaper'])
-    expect(await process.exited).toEqual({ code: 1, signal: null })
-    expect(process.output().stderr).toMatch(
+    expect(await refusal(await directoryWith(SENDS), ['--only', 'emials,reaper'])).toMatch(
       /no worker "emials": there are emails, reaper\..*Did you mean emails\?/,
     )
   })
 })
 
-async function refusal(directory: string, args: readonly string[], url?: string): Promise<string> {
-  const process = leasehold(directory, ['work', ...args], url)
-  expect(await process.exited).toEqual({ code: 1, signal: null })
-  expect(process.output().stdout).toBe('')
-  return process.output().stderr
+async function refusal(
+  workingDirectory: string,
+  args: readonly string[],
+  databaseUrl = database.url,
+): Promise<string> {
+  const called = await callLeasehold(['work', ...args], { workingDirectory, databaseUrl })
+  expect(called).toMatchObject({ code: 1, stdout: '' })
+  return called.stderr
 }
 
 describe('leasehold work does not start', () => {
@@ -269,14 +252,6 @@ describe('leasehold work does not start', () => {
   it('work does not start on a schema that is not migrated', async () => {
     expect(await refusal(await directoryWith(SENDS), ['--schema', 'nowhere'])).toContain('leasehold migrate')
   })
-})
-
-it('with --no-http leasehold work processes rows without listening', async () => {
-  const { process, http } = await work(await directoryWith(SENDS), ['--no-http'])
-  expect(http).toBe('off')
-  await addEmails('a@x')
-  await process.line((line) => line === 'sent to a@x')
-  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 
 it('leasehold up runs the declared workers and the reaper as well', async () => {
@@ -348,9 +323,9 @@ it('leasehold status shows the workers, whether a reaper is alive, and what is w
     text: `insert into public.emails (recipient, due_at, failed_at) values
       ('later@x', now() + interval '1 hour', null), ('failed@x', now(), now())`,
   })
-  const status = leasehold(directory, ['status'])
-  expect(await status.exited).toEqual({ code: 0, signal: null })
-  const { stdout } = status.output()
+  const called = await callLeasehold(['status'], { databaseUrl: database.url, workingDirectory: directory })
+  expect(called.code).toBe(0)
+  const { stdout } = called
   expect(stdout).toMatch(new RegExp(`^WORKER +STATE +ROLES.*\n${id} +alive +emails +\\d+ +\\d+ s ago`))
   expect(stdout).toContain('No reaper is alive')
   expect(stdout).toMatch(/^public\.emails +0 +1 +-$/m)

@@ -16,9 +16,9 @@ import { type Operation, WORKERS } from '../../test/support/lease-model/operatio
 import { findFailure, repeat, type Witnessed, witnessed } from '../../test/support/lease-model/property.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 
-const RUNS = 30
+const RUNS = 20
 /** From so many histories on, each of the CERTAIN events has occurred. */
-const TELLING_RUNS = 30
+const TELLING_RUNS = 20
 
 const { url } = useDatabase()
 // Transactions that commit late hold a connection each.

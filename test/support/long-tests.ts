@@ -5,11 +5,15 @@
  * (`test/requirements.test.ts`, `test/guarantees.test.ts`).
  */
 export const LONG_TESTS = [
-  // The package and its release: the tutorial in `npm test` installs the package as well.
+  // The package and its release, with npm itself.
   'test/package.test.ts',
+  'test/tutorial.test.ts',
   'test/release.test.ts',
   'test/docs-build.test.ts',
   'test/nextjs-example.test.ts',
+  'test/prisma-example.test.ts',
+  // The model of the lease against its specification: whoever changes one of them changes both.
+  'model/tla.test.ts',
   // Many processes, or many crashes.
   'test/many-processes.test.ts',
   'src/outbox/many-relays.test.ts',

@@ -8,9 +8,7 @@ const SLOW_FILES = [
   'src/cli/supervisor.test.ts',
   'src/outbox/poison.test.ts',
   'test/two-commands.test.ts',
-  'src/sync/expiries.test.ts',
   'src/lease/model.test.ts',
-  'test/tutorial.test.ts',
   'src/cli/work.test.ts',
   'src/outbox/publishers/rabbitmq.test.ts',
   'src/doctor/doctor.test.ts',
@@ -34,7 +32,6 @@ const SLOW_FILES = [
   'test/examples.test.ts',
   'test/plain-role.test.ts',
   'src/worker/reaper/crash.test.ts',
-  'test/prisma-example.test.ts',
   'test/idle.test.ts',
   'src/webhooks/dispatcher/renewal.test.ts',
   'src/worker/shutdown.test.ts',
@@ -64,7 +61,6 @@ const SLOW_FILES = [
   'src/outbox/enqueue/enqueue.test.ts',
   'src/webhooks/dispatcher/endpoint-down.test.ts',
   'src/postgres/faults.test.ts',
-  'src/webhooks/admin/browse-plans.test.ts',
 ]
 
 /** Runs the slow files first and the others by their size. Vitest knows durations only where it has run before. */
