@@ -67,9 +67,6 @@ interface Found {
   readonly nodes: readonly { readonly html: string; readonly failureSummary?: string }[]
 }
 
-/** All rules in light; in dark those of contrast, because nothing but colours differs. */
-const RULES = { light: {}, dark: { runOnly: ['color-contrast', 'link-in-text-block'] } } as const
-
 /** What is serious in light and in dark, as text: a failing test shows the element. */
 async function seriousFindings(page: Page): Promise<string[]> {
   // Sent over the debugger of the browser, which the content security policy of the page does not concern.
@@ -79,7 +76,7 @@ async function seriousFindings(page: Page): Promise<string[]> {
   for (const colorScheme of COLOR_SCHEMES) {
     await page.emulateMedia({ colorScheme })
     const { result } = await debuggerOf.send('Runtime.evaluate', {
-      expression: `axe.run(document, ${JSON.stringify({ resultTypes: ['violations'], ...RULES[colorScheme] })}).then(({ violations }) => JSON.stringify(violations))`,
+      expression: `axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => JSON.stringify(violations))`,
       awaitPromise: true,
       returnByValue: true,
     })
