@@ -68,9 +68,7 @@ it('RULE-020-052, RULE-020-020: rows of a killed process run elsewhere long befo
   })
   expect(rows).toEqual([{ jobs: 10, early: true }])
   expect(await jobStates(db)).toEqual({ DONE: 10 })
-  expect((await jobs(db)).map(({ attempts, lock_token }) => [attempts, lock_token])).toEqual(
-    Array.from({ length: 10 }, () => [1, '2']),
-  )
+  expect((await jobs(db)).map(({ attempts }) => attempts)).toEqual(Array.from({ length: 10 }, () => 1))
 })
 
 it('RULE-020-021: without eviction the rows of a killed process are recovered by the first run of a reaper after their leases expired', async () => {

@@ -10,6 +10,7 @@ import {
 import { recording } from '../../../../test/support/running-relay.ts'
 import { collect, door } from '../../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../../test/support/runtimes.ts'
+import { A_TOKEN } from '../../../../test/support/tokens.ts'
 import { makeEndpoint } from '../../../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../../../test/support/webhook-rows.ts'
 import { leaseTable } from '../../../lease/declaration.ts'
@@ -98,7 +99,7 @@ describe('GET /leases', () => {
         table: 'public.payments',
         id: payment?.id,
         owner: 'reconciler',
-        token: '1',
+        token: A_TOKEN,
         since: null,
         bucket: null,
       },
@@ -106,7 +107,7 @@ describe('GET /leases', () => {
         table: 'leasehold.outbox',
         id,
         owner: 'relay',
-        token: '1',
+        token: A_TOKEN,
         since: expect.any(String),
         bucket: 0,
       })),
@@ -175,7 +176,7 @@ describe('GET /leases', () => {
       .toMatchObject({
         owner: runtime.id,
         ownerState: 'alive',
-        token: '1',
+        token: A_TOKEN,
         leaseMs: 30_000,
         heartbeatMs: 100,
         renewals: expect.toSatisfy((renewals: number) => renewals > 2),

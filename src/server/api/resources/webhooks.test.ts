@@ -470,6 +470,9 @@ describe('a key of a tenant', () => {
   })
 
   it('creates no endpoint beyond the limit of its tenant', async () => {
+    onTestFinished(async () => {
+      await db.query({ text: "delete from leasehold.webhook_endpoints where secret = 'none'" })
+    })
     await db.query({
       text: `insert into leasehold.webhook_endpoints (tenant, url, secret)
         select $1, $2 || n, 'none' from generate_series(1, 100) as n`,
