@@ -434,6 +434,42 @@ it('an index over some of the claimed rows and no claimable ones serves the reap
   await expect(warningsOf({ claimable: "status = 'pending'", leased, onExpiry: 'reap' })).resolves.toBe('')
 })
 
+it('an index without the rows that no claim or reap looks for serves it', async () => {
+  await db.query({
+    text: `alter table app.payments add column due_at timestamptz;
+      drop index app.payments_claim;
+      create index on app.payments (due_at, id) where status = 'pending' and due_at is not null;
+      create index on app.payments (lease_until) where lease_until is not null`,
+  })
+  const declared = { claimable: "status = 'pending'", leased: "status = 'claimed'", availableAt: 'due_at' }
+  await expect(warningsOf({ ...declared, order: ['due_at', 'id'], onExpiry: 'reap' })).resolves.toBe('')
+})
+
+it('an index over a function that the role may not call is not one that serves it, and nothing else', async () => {
+  await db.query({
+    text: `drop role if exists fit_caller; create role fit_caller;
+      grant usage on schema app to fit_caller; grant select, update on app.payments to fit_caller;
+      create or replace function app.is_open(text) returns boolean language sql immutable as $$ select $1 = 'pending' $$;
+      revoke execute on function app.is_open(text) from public;
+      drop index app.payments_claim;
+      create index on app.payments (created_at, id) where app.is_open(status);
+      create index on app.payments (id) where lease_owner is not null`,
+  })
+  const asCaller: typeof db = {
+    ...db,
+    transaction: async (work) =>
+      db.transaction(async (tx) => {
+        await tx.query({ text: 'set local role fit_caller' })
+        return work(tx)
+      }),
+  }
+  const { slow } = await checkTable(asCaller, leaseTable(declaration))
+  await db.query({
+    text: 'drop function app.is_open cascade; drop owned by fit_caller; drop role fit_caller',
+  })
+  expect(slow.map(({ what }) => what)).toEqual(['no index serves the claim, which would read every row'])
+})
+
 it('an empty owner is refused', async () => {
   await expect(openLeaseStore(db, leaseTable(declaration), { owner: ' ' })).rejects.toMatchObject({
     code: 'SETTING_INVALID',

@@ -2,6 +2,7 @@
  * Which indexes a table lacks, by the catalog. Without them nothing is wrong, but a claim or a reap reads more rows than
  * it must: a table that lacks some is warned about, and never refused.
  */
+import { isLeaseholdError } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -18,7 +19,7 @@ interface Search {
   /** The rows that the index that would serve it has. */
   readonly among: Sql
   /** Which of these it looks for, if not all: each must be in an index that serves it. */
-  readonly only?: Sql
+  readonly only?: readonly Sql[]
   readonly fits: (index: TableIndex) => boolean
   readonly otherRemedy?: string
 }
@@ -56,6 +57,8 @@ function claimSearches(table: LeaseTable, shape: TableShape): Search[] {
     ordering === undefined ? table.claimable : `(${table.claimable}) AND ${quote(ordering.key)} IS NULL`
   const expiries = attempts?.expiries
   const { expiries: counter = '' } = tableSql(table, shape)
+  // A claim looks for rows that are due. The moment itself stays out of this: no index can depend on it.
+  const due = table.availableAt === undefined ? [] : [`${quote(table.availableAt)} IS NOT NULL`]
   const searches: Search[] = [
     {
       what: 'no index serves the claim, which would read every row',
@@ -63,7 +66,7 @@ function claimSearches(table: LeaseTable, shape: TableShape): Search[] {
       columns: inOrder,
       among: unkeyed,
       // Suspects have an index of their own.
-      ...(expiries === undefined ? {} : { only: `${counter} < ${SUSPECT_EXPIRIES}` }),
+      only: [...due, ...(expiries === undefined ? [] : [`${counter} < ${SUSPECT_EXPIRIES}`])],
       // In the order of the claim it must have claimable rows only; in another order, begin with a column by which these are chosen.
       fits: (index) =>
         (index.predicate !== undefined && beginsWith(afterBucket(index), inOrder)) ||
@@ -82,6 +85,7 @@ function claimSearches(table: LeaseTable, shape: TableShape): Search[] {
         purpose: 'arrivals',
         columns: arrivals,
         among: `(${table.claimable}) AND ${quote(ordering.key)} IS NOT NULL`,
+        only: due,
         fits: (index) =>
           mentions(index.predicate ?? '', ordering.key) && beginsWith(afterBucket(index), arrivals),
       })
@@ -100,6 +104,7 @@ function claimSearches(table: LeaseTable, shape: TableShape): Search[] {
       purpose: 'suspects',
       columns: inOrder,
       among: `${unkeyed} AND ${counter} >= ${SUSPECT_EXPIRIES}`,
+      only: due,
       // Suspects are few, and are found by an index that has nothing else in it.
       fits: ({ predicate = '' }) => mentions(predicate, expiries),
       otherRemedy: ' Or set `attempts.expiries` to false to count no expiries.',
@@ -119,6 +124,8 @@ function reapSearch(table: LeaseTable): Search {
     purpose: 'leased',
     columns: table.id.map((column) => ({ column })),
     among: leased ?? `${quote(lease.owner)} IS NOT NULL`,
+    // What has expired has an end.
+    only: [`${quote(lease.until)} IS NOT NULL`],
     fits: ({ columns, predicate = '' }) => {
       if (leased !== undefined && normalized(predicate) === normalized(leased)) return true
       // "owner IS NULL" is the predicate of an index for claims.
@@ -134,7 +141,7 @@ async function isServed(
   shape: TableShape,
   search: Search,
 ): Promise<boolean> {
-  const rows = search.only === undefined ? search.among : `(${search.among}) AND ${search.only}`
+  const rows = [`(${search.among})`, ...(search.only ?? [])].join(' AND ')
   for (const index of shape.indexes) {
     if (search.fits(index) && (await contains(tx, table, index, rows))) return true
     // Leased rows are also found by an index that has no claimable ones.
@@ -156,13 +163,19 @@ async function contains(
   rows: Sql,
 ): Promise<boolean> {
   if (predicate === undefined || normalized(predicate) === normalized(rows)) return true
-  const { rows: plans } = await tx.query<{
-    'QUERY PLAN': [{ Plan: { 'Node Type': string; Plans?: unknown } }]
-  }>({
-    text: `explain (format json) select from ${quoteQualified(table.schema, table.name)}
-      where (${rows}) and (${predicate}) is not true`,
-  })
-  const plan = plans[0]?.['QUERY PLAN'][0].Plan
+  await tx.query({ text: 'savepoint leasehold_index' })
+  let plan: { readonly 'Node Type': string; readonly Plans?: unknown } | undefined
+  try {
+    const { rows: plans } = await tx.query<{ 'QUERY PLAN': [{ Plan: typeof plan }] }>({
+      text: `explain (format json) select from ${quoteQualified(table.schema, table.name)}
+        where (${rows}) and (${predicate}) is not true`,
+    })
+    plan = plans[0]?.['QUERY PLAN'][0].Plan
+  } catch (error) {
+    // The index has a function that this role may not call; claims do not need it.
+    if (!isLeaseholdError(error, 'PERMISSION_DENIED')) throw error
+    await tx.query({ text: 'rollback to leasehold_index' })
+  }
   return plan?.['Node Type'] === 'Result' && plan.Plans === undefined
 }
 

@@ -102,6 +102,15 @@ it('a process starts with the worker id of one whose session was hidden, once th
   expect(await waits).toMatchObject({ worker: 'fixed', host: 'elsewhere', pid: 7 })
 })
 
+it('a process starts with the worker id of one that was last heard of when the clock of the database was ahead', async () => {
+  await db.query({
+    text: `insert into leasehold.workers (id, host, pid, version, roles, last_seen_at)
+      values ('fixed', 'elsewhere', 7, '0', '{jobs}', now() + interval '1 hour')`,
+  })
+  const runtime = await startRuntime(options)
+  expect(await runtime.stop()).toEqual({ clean: true })
+})
+
 it('a start that fails frees its worker id', async () => {
   const table = leaseTable({ ...WORK_TABLE, table: 'public.no_such_table' })
   const workers = [{ ...options.workers[0], table }]

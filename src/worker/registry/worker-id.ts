@@ -18,7 +18,10 @@ interface Holder {
   readonly lastSeenAt: Date
   /** Changes with every sign of life. Text, because a Date is less precise. */
   readonly sign: string
-  /** It stopped, was declared dead, or was not heard of for so long that it counts as missing. */
+  /**
+   * It stopped, was declared dead, or was not heard of for so long that it counts as missing. Or it was last heard of when
+   * the clock of the database was ahead: one that lives says so again within seconds.
+   */
   readonly isOver: boolean
   /** Its session was visible, and has ended. */
   readonly isSessionGone: boolean
@@ -65,7 +68,8 @@ async function findHolder(db: Queryable, schema: string, id: string): Promise<Ho
   const { rows } = await db.query<Holder>({
     text: `
 select w.host, w.pid, w.last_seen_at as "lastSeenAt", ${SIGN} as sign,
-  w.stopped_at is not null or w.died_at is not null or w.last_seen_at < now() - interval '${MISSING_AFTER}' as "isOver",
+  w.stopped_at is not null or w.died_at is not null
+    or w.last_seen_at not between now() - interval '${MISSING_AFTER}' and now() + interval '${MISSING_AFTER}' as "isOver",
   w.session_pid is not null and not exists (
     select from pg_stat_activity as s
     where s.pid = w.session_pid
