@@ -3,10 +3,12 @@ import { fileURLToPath } from 'node:url'
 import { expect, it } from 'vitest'
 
 const SOURCE = fileURLToPath(new URL('../../', import.meta.url))
-/** These do not touch leased rows: the registry with the stored settings, dead workers, and the wake-up of others. */
+/** These do not touch leased rows: the registry, its stored settings and worker ids, which workers live or are dead, and the wake-up of others. */
 const STORES = new Set([
   'worker/registry/registry.ts',
   'worker/registry/stored-settings.ts',
+  'worker/registry/worker-id.ts',
+  'worker/reaper/living-owners.ts',
   'worker/reaper/dead-workers.ts',
   'worker/reaper/wake-others.ts',
 ])
