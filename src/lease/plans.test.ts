@@ -38,6 +38,7 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
 
   describe.each([
     { rows: 0, statistics: false },
+    { rows: 1_000, statistics: false },
     { rows: 1_000, statistics: true },
     { rows: 100_000, statistics: false },
     { rows: 100_000, statistics: true },

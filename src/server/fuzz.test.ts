@@ -36,7 +36,7 @@ afterAll(async () => {
 })
 
 /** Always the same requests, unless LEASEHOLD_SEED and LEASEHOLD_RUNS ask for others. */
-const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '20', ...process.env }, 400)
+const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '20', ...process.env }, 1_000)
 const REPEAT = { seed, ...(path === undefined ? {} : { path }) }
 
 const MARK = 'a-mark-that-is-nowhere-else'

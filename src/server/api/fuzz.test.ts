@@ -16,7 +16,7 @@ let clients = 0
 const { send, db, keys, api } = useApi({ clientAddress: () => `client ${(clients += 1)}` })
 
 /** Always the same requests, unless LEASEHOLD_SEED and LEASEHOLD_RUNS ask for others. */
-const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '18', ...process.env }, 800)
+const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '18', ...process.env }, 2_000)
 const REPEAT = { seed, ...(path === undefined ? {} : { path }) }
 
 beforeAll(async () => {
