@@ -35,6 +35,14 @@ export const LONG_TESTS = [
   'src/webhooks/admin/replay-many.test.ts',
   'src/worker/memory.test.ts',
   'test/steady-state.test.ts',
+  // Every plan, every drift of a schema, every page, every pooler; and input at random.
+  'src/lease/plans.test.ts',
+  'src/doctor/schema/drift.test.ts',
+  'test/dashboard/accessibility.test.ts',
+  'test/citus.test.ts',
+  'test/poolers.test.ts',
+  'src/server/fuzz.test.ts',
+  'src/cli/fuzz.test.ts',
   // What rows and statements cost.
   'src/lease/one-bucket.test.ts',
   'src/outbox/cost.test.ts',
