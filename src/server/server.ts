@@ -71,16 +71,17 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
 }
 
 /**
- * At the limit, a new connection takes the place of the one that has waited longest for its client: it has sent no request,
- * or not the whole of one. Where every connection is being answered, the new one is closed.
+ * At the limit, a new connection takes the place of the first one that waits for its client, which has sent no request, or
+ * not the whole of one, or does not read the answer. Where every connection is being answered, the new one is closed.
  */
 function limitConnections(server: Server): void {
   /** The last request of each; connections without one yet are the oldest of them that wait. */
   const connections = new Map<Socket, IncomingMessage | undefined>()
-  const waitsForClient = (request: IncomingMessage | undefined): boolean => request?.complete !== true
+  const waitsForClient = ([socket, request]: [Socket, IncomingMessage | undefined]): boolean =>
+    request?.complete !== true || socket.writableLength > 0
   server.on('connection', (socket: Socket) => {
     if (connections.size >= MAX_CONNECTIONS) {
-      const [longest = socket] = [...connections].find(([, request]) => waitsForClient(request)) ?? []
+      const [longest = socket] = [...connections].find(waitsForClient) ?? []
       connections.delete(longest)
       longest.destroy()
       if (longest === socket) return
