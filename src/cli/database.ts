@@ -5,7 +5,6 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import type { LoadedSettings, Settings } from '../config/load.ts'
 import { withoutPassword } from '../database-url.ts'
 import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } from '../embedded/index.ts'
@@ -22,6 +21,7 @@ import {
   type Queryable,
   type NeededRole,
 } from '../postgres/index.ts'
+import { whenAvailable } from '../postgres/waiting.ts'
 import { listWorkers } from '../worker/index.ts'
 import type { Run } from './command.ts'
 import { duration } from './output.ts'
@@ -36,9 +36,6 @@ export const POOL_STOP_WITHIN_MS = 10_000
 
 /** The bounds of a fast shutdown and of the immediate one after it, together, and a little more. */
 const EMBEDDED_STOP_WITHIN_MS = 50_000
-
-const FIRST_RETRY_MS = 250
-const MAX_RETRY_MS = 5_000
 
 /**
  * The settings with the URL of an embedded server replaced by its directory. Whoever copies that URL into DATABASE_URL
@@ -182,7 +179,7 @@ async function hasLiveWorkers(db: Database, schema: string): Promise<boolean> {
 /** Opens the pool of a process as one of its parts, and returns it once the database answers. */
 export async function startDatabase(
   url: string,
-  { settings, sources }: LoadedSettings,
+  loaded: LoadedSettings,
   log: Logger,
   startup: Startup,
 ): Promise<Database> {
@@ -191,8 +188,8 @@ export async function startDatabase(
   const reached = reachDatabase({
     db,
     shownUrl: withoutPassword(url),
-    source: sources.databaseUrl.name,
-    waitMs: settings.databaseWaitMs,
+    source: loaded.sources.databaseUrl.name,
+    waitMs: processWaitMs(loaded),
     log,
     signal: startup.signal,
   })
@@ -233,28 +230,44 @@ export interface ReachOptions {
   readonly source: string
   readonly waitMs: number
   readonly log: Logger
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /** Returns once the database answers. A database that is unavailable may still be starting, so it is tried until the wait is over. */
 export async function reachDatabase(options: ReachOptions): Promise<void> {
   const { db, waitMs, log, signal } = options
-  const deadline = performance.now() + waitMs
-  for (let retryInMs = FIRST_RETRY_MS; ; retryInMs = Math.min(retryInMs * 2, MAX_RETRY_MS)) {
-    try {
-      await db.query({ text: 'select 1' })
-      return
-    } catch (error) {
-      if (!isUnavailable(error)) throw refused(error, options)
-      if (performance.now() + retryInMs > deadline) throw unreachable(error, options)
-      const leftMs = Math.round(deadline - performance.now())
-      log.warn(
-        { reason: reasonOf(error), retryInMs },
-        `the database does not answer yet: waiting up to ${duration(leftMs)} more`,
-      )
-    }
-    await delay(retryInMs, undefined, signal === undefined ? {} : { signal })
+  try {
+    await whenAvailable(async () => db.query({ text: 'select 1' }), {
+      waitMs,
+      signal,
+      onWait: (error, leftMs) => logWait(log, error, leftMs),
+    })
+  } catch (error) {
+    if (signal?.aborted === true) throw error
+    throw isUnavailable(error) ? unreachable(error, options) : refused(error, options)
   }
+}
+
+/** Does what a process has to do with the database before it starts, which may be repeated. */
+export async function onceAvailable<Result>(
+  { settings, sources }: LoadedSettings,
+  log: Logger,
+  startup: Startup,
+  work: () => Promise<Result>,
+): Promise<Result> {
+  const waitMs = processWaitMs({ settings, sources })
+  const onWait = (error: unknown, leftMs: number): void => logWait(log, error, leftMs)
+  return startup.unlessStopping(whenAvailable(work, { waitMs, signal: startup.signal, onWait }))
+}
+
+/** A process that runs until it is told to stop waits for its database as long, unless the user has set how long. */
+export function processWaitMs({ settings, sources }: Pick<LoadedSettings, 'settings' | 'sources'>): number {
+  return sources.databaseWaitMs.kind === 'default' ? Infinity : settings.databaseWaitMs
+}
+
+function logWait(log: Logger, error: unknown, leftMs: number): void {
+  const until = Number.isFinite(leftMs) ? `waiting up to ${duration(leftMs)} more` : 'waiting until it does'
+  log.warn({ reason: reasonOf(error) }, `the database does not answer yet: ${until}`)
 }
 
 /** The server answered and refused the connection: a wrong password, an unknown database, TLS. Waiting does not help. */

@@ -2,7 +2,7 @@
 import { listKeys } from '../admin/api-keys.ts'
 import { withoutPassword } from '../database-url.ts'
 import type { Run } from './command.ts'
-import { givenDatabase, startDatabase } from './database.ts'
+import { givenDatabase, onceAvailable, startDatabase } from './database.ts'
 import { runProcess } from './process.ts'
 import { declaredWork, noDatabase, refuseOutdated } from './work.ts'
 import { readyMessage, startWorkerProcess } from './worker-process.ts'
@@ -15,7 +15,7 @@ export async function serve(run: Run): Promise<number> {
   const { declared } = await declaredWork(loaded.settings)
   return runProcess(run, async (startup) => {
     const db = await startDatabase(databaseUrl, loaded, log, startup)
-    await startup.unlessStopping(refuseOutdated(db, schema))
+    await onceAvailable(loaded, log, startup, async () => refuseOutdated(db, schema))
     const work = { workers: [], reaper: false, declared }
     const options = {
       loaded,

@@ -5,7 +5,7 @@ import { withoutPassword } from '../database-url.ts'
 import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import { migrate } from '../postgres/index.ts'
 import type { Run, Terminal } from './command.ts'
-import { demoSchema, secretKeyOf, startDatabase, startEmbeddedServer } from './database.ts'
+import { demoSchema, onceAvailable, secretKeyOf, startDatabase, startEmbeddedServer } from './database.ts'
 import { createDemo } from './demo/demo.ts'
 import { runProcess, type Startup } from './process.ts'
 import { declaredWork } from './work.ts'
@@ -43,7 +43,7 @@ async function start(
   const embedded = 'origin' in database ? database : undefined
   const databaseUrl = database.url
   const db = await startDatabase(databaseUrl, loaded, log, startup)
-  const migrated = await startup.unlessStopping(migrate(db, { schema }))
+  const migrated = await onceAvailable(loaded, log, startup, async () => migrate(db, { schema }))
   log.info({ schema, ...migrated }, 'the schema is ready')
 
   const demo = isDemo

@@ -4,12 +4,12 @@ import { withoutPassword } from '../database-url.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { migrationsCurrent } from '../observe/health.ts'
-import { type Database, isPermissionDenied } from '../postgres/index.ts'
+import { type Database, isPermissionDenied, isUnavailable } from '../postgres/index.ts'
 import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
 import type { Run } from './command.ts'
-import { givenDatabase, secretKeyOf, startDatabase } from './database.ts'
+import { givenDatabase, onceAvailable, secretKeyOf, startDatabase } from './database.ts'
 import { wholeFlag } from './flags.ts'
 import { runProcess, type Startup } from './process.ts'
 import { orderOf, runSupervised, type WorkOptions } from './supervised.ts'
@@ -30,7 +30,7 @@ export async function work(run: Run): Promise<number> {
   const chosen = chooseWork(await declaredWork(loaded.settings), only)
   const openDatabase = async (startup: Startup): Promise<Database> => {
     const db = await startDatabase(databaseUrl, loaded, log, startup)
-    await startup.unlessStopping(refuseOutdated(db, loaded.settings.schema))
+    await onceAvailable(loaded, log, startup, async () => refuseOutdated(db, loaded.settings.schema))
     return db
   }
   const options = { run, databaseUrl, work: chosen, openDatabase }
@@ -62,7 +62,7 @@ export async function refuseOutdated(db: Database, schema: string): Promise<void
   try {
     await migrationsCurrent(db, schema).run()
   } catch (error) {
-    if (isPermissionDenied(error)) throw error
+    if (isPermissionDenied(error) || isUnavailable(error)) throw error
     const reason = messageOf(error)
     throw new LeaseholdError('SETTING_INVALID', `The database is not ready for this release: ${reason}.`, {
       cause: error,

@@ -26,7 +26,7 @@ import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../wor
 import type { RunState } from '../worker/process.ts'
 import { MAX_AFTER_HANDLERS_MS } from '../worker/stop-deadlines.ts'
 import { REAPER } from '../worker/work-declaration.ts'
-import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
+import { POOL_STOP_WITHIN_MS, processWaitMs, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
 import { APPLICATION_TABLES } from './status.ts'
@@ -119,7 +119,7 @@ export async function startWorkerProcess(
   const observed = { http, roles, events, metrics, shutdownTimeoutMs }
   if (roles.length === 0) return { ...observed, runtime: undefined }
 
-  workers = startWorkers(options, events)
+  workers = startWorkers(options, events, startup.signal)
   startup.add(workers.part)
   const runtime = await startup.unlessStopping(workers.started)
   return { ...observed, runtime }
@@ -272,9 +272,11 @@ interface StartingWorkers {
  * still starting waits for them and stops them.
  */
 function startWorkers(
-  { databaseUrl, loaded: { settings }, work, log, failsOnPurpose = false }: WorkerProcessOptions,
+  { databaseUrl, loaded, work, log, failsOnPurpose = false }: WorkerProcessOptions,
   events: Events,
+  signal: AbortSignal,
 ): StartingWorkers {
+  const { settings } = loaded
   const { workers, reaper, declared } = work
   const { schema, givenTiming, timing, workerId, maxConnections, auditRetentionMs, listenUrl } = settings
   let state: RunState = 'starting'
@@ -296,6 +298,8 @@ function startWorkers(
       events,
       log: failsOnPurpose ? log.child({}, { level: 'error' }) : log,
       migrate: false,
+      databaseWaitMs: processWaitMs(loaded),
+      signal,
       ...(workerId === undefined ? {} : { id: workerId }),
     })
     // Whoever reads that it is up may ask whether it is ready at once.

@@ -207,7 +207,8 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     rule: '32 bytes as base64 or hex, for example from `openssl rand -base64 32`; separate several keys by commas, the newest first',
   },
   databaseWaitMs: {
-    purpose: 'how long to wait at the start for a database that does not answer (default: 30000)',
+    purpose:
+      'how long to wait at the start for a database that does not answer (default: 30000; for `work`, `serve` and `up` without a limit)',
     rule: `${duration}; 0 means a single attempt`,
   },
   workerId: {

@@ -3,6 +3,7 @@ import type { Database } from '../postgres/database.ts'
 import { endsConnection, isServerError } from '../postgres/failures.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { timeoutOf } from '../postgres/waiting.ts'
 import { describeValue } from '../rules.ts'
 import type { Mismatch, TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
@@ -129,7 +130,7 @@ async function errorOf(tx: Queryable, work: () => Promise<unknown>): Promise<Err
     await work()
     return undefined
   } catch (error) {
-    if (!isServerError(error) || endsConnection(error)) throw error
+    if (!isServerError(error) || endsConnection(error) || timeoutOf(error) !== undefined) throw error
     await tx.query({ text: `rollback to ${SAVEPOINT}` })
     return error
   }

@@ -54,6 +54,8 @@ const OPTION_NAMES = namesOf<LeaseholdModuleOptions>({
   listenUrl: true,
   heartbeat: true,
   presenceMs: true,
+  databaseWaitMs: true,
+  signal: true,
   auditRetentionMs: true,
   maxConnections: true,
   migrate: true,

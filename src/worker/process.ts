@@ -11,6 +11,7 @@ import { openDatabase, type Database } from '../postgres/database.ts'
 import { heartbeatScript, type ThreadScript } from '../package-files.ts'
 import { within } from '../timeout.ts'
 import { migrate, requireMigrations } from '../postgres/migrate.ts'
+import { explainTimeout, whenAvailable } from '../postgres/waiting.ts'
 import { createSinkProbe } from './claiming/pausing.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { type LogSource, SILENT_LOG } from './context.ts'
@@ -186,6 +187,14 @@ export class Runtime {
   }
 
   async start(roles: readonly string[]): Promise<void> {
+    try {
+      await this.#startNow(roles)
+    } catch (error) {
+      throw await explainTimeout(this.#db, error)
+    }
+  }
+
+  async #startNow(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
     this.#offs.push(
       logUnheard(this.events, this.id, this.#log),
@@ -198,20 +207,27 @@ export class Runtime {
         }),
       ),
     )
-    if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
-    else await requireMigrations(this.#db, this.#schema)
+    await this.#whenAvailable(async () =>
+      this.#options.migrate === true
+        ? void (await migrate(this.#db, { schema: this.#schema }))
+        : requireMigrations(this.#db, this.#schema),
+    )
     const info = this.#describe(roles)
     // A given id may be that of a process that is alive, whose rows are not to be taken back.
-    if (this.#options.id !== undefined) await takeWorkerId(this.#db, this.#schema, info, this.events)
+    if (this.#options.id !== undefined)
+      await this.#whenAvailable(async () => takeWorkerId(this.#db, this.#schema, info, this.events))
     const thread = this.#options.heartbeat === 'inline' ? 'inline' : await heartbeatScript()
     // A thread takes longer to start than the tables to check, so both are done at once.
     const heartbeat = this.#startHeartbeat(info, thread)
     // If a process dies before it is in the registry, nobody notices until its leases expire. And a start that is refused
     // while its registration is on the way would leave it there as alive.
-    const [checked] = await Promise.allSettled([this.#checkedWork(workers), this.#registered()])
+    const [checked] = await Promise.allSettled([
+      this.#whenAvailable(async () => this.#checkedWork(workers)),
+      this.#registered(),
+    ])
     if (checked.status === 'rejected') throw checked.reason
     for (const work of checked.value) await this.#serve(work, heartbeat)
-    await this.#openReapedTables()
+    await this.#whenAvailable(async () => this.#openReapedTables())
     const wakeOthers = createWakeOthers({ ...this.#shared, declared: [...workers, ...reapTables] })
     const off = this.events.onInternal('reaped', ({ table }) => this.#served.wakeAllOf(table))
     this.#wakeOthers = wakeOthers
@@ -273,6 +289,21 @@ export class Runtime {
     return Math.max(...all.map((each) => stopDeadlines(now, each).end))
   }
 
+  /** A step of the start, which may be repeated. */
+  async #whenAvailable<Result>(step: () => Promise<Result>): Promise<Result> {
+    let hasWaited = false
+    const result = await whenAvailable(step, {
+      waitMs: this.#options.databaseWaitMs ?? 0,
+      signal: this.#options.signal,
+      onWait: (error) => {
+        hasWaited = true
+        this.#trouble('starting', error)
+      },
+    })
+    if (hasWaited) this.events.emit('databaseBack', { worker: this.id })
+    return result
+  }
+
   #describe(roles: readonly string[]): WorkerInfo {
     return describeWorker(roles, { id: this.id, declared: this.#declared(), serves: this.#servedTables() })
   }
@@ -330,18 +361,22 @@ export class Runtime {
   async #serve({ declaration, shape, store }: CheckedWork, heartbeat: HeartbeatLink): Promise<void> {
     const { name, table, bucket = 0 } = declaration
     // A given id may have belonged to a process that died; no reaper would find this one missing.
-    if (this.#options.id !== undefined) await this.#takeBackOwn(store)
+    if (this.#options.id !== undefined) await this.#whenAvailable(async () => this.#takeBackOwn(store))
     const held = new HeldRows()
     const layers = new SettingsLayers(this.#options.settings, declaration.settings)
-    const settings = await this.#served.firstSettings(name, tableName(table), layers)
+    const settings = await this.#whenAvailable(async () =>
+      this.#served.firstSettings(name, tableName(table), layers),
+    )
     let started: Worker | undefined
-    await declaration.open?.({
-      db: this.#db,
-      worker: this.id,
-      events: this.events,
-      log: this.#options.log === undefined ? STDERR_REPORT : this.#log,
-      settings: () => started?.settings ?? settings,
-    })
+    await this.#whenAvailable(async () =>
+      declaration.open?.({
+        db: this.#db,
+        worker: this.id,
+        events: this.events,
+        log: this.#options.log === undefined ? STDERR_REPORT : this.#log,
+        settings: () => started?.settings ?? settings,
+      }),
+    )
     heartbeat.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
     const worker = new Worker({
       name,

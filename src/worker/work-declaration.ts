@@ -53,7 +53,10 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly bucket?: number | 'all'
   /** Periodic work on the table; done by the processes that reap it. */
   readonly maintenance?: Maintenance
-  /** Called before the worker starts, to open what the handler needs. */
+  /**
+   * Called before the worker starts, to open what the handler needs. Called once more if it fails because the database is
+   * away, and the start waits for that (`databaseWaitMs`).
+   */
   readonly open?: (environment: WorkerEnvironment) => Promise<void>
   /** Called once the worker has stopped, to close what was opened. */
   readonly close?: () => Promise<void>
@@ -110,6 +113,13 @@ export interface RuntimeOptions {
   readonly presenceMs?: number
   /** How long a process that reaps retains entries of the audit, in milliseconds from 30 days; null: for ever. Default 365 days. */
   readonly auditRetentionMs?: number | null | undefined
+  /**
+   * How long a start waits, in milliseconds, while the database is starting, cannot be reached or has no connection left;
+   * `Infinity`: until it can be used. The event `databaseLost` tells of it. Default 0: the start fails at once.
+   */
+  readonly databaseWaitMs?: number
+  /** Ends a start that waits, which then rejects with the reason of the signal. A process that runs is ended by `stop()`. */
+  readonly signal?: AbortSignal
   /** The most connections of the pool; the heartbeat opens up to four more (RULE-020-041). Default 6. */
   readonly maxConnections?: number
   /** Bring Leasehold's schema up to date first. Default false: run `leasehold migrate` when you deploy. */
@@ -192,6 +202,11 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
     holds: (value) => typeof value === 'number' && value > 0 && value <= MAX_TIMER_MS,
     text: 'a number of milliseconds above 0',
   },
+  databaseWaitMs: {
+    holds: (value) => typeof value === 'number' && value >= 0,
+    text: 'a number of milliseconds from 0, or Infinity',
+  },
+  signal: { holds: (value) => value instanceof AbortSignal, text: 'an AbortSignal' },
   maxConnections: {
     holds: (value) => Number.isInteger(value) && Number(value) >= 1,
     text: 'a whole number from 1',
