@@ -1,6 +1,7 @@
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { LeaseholdError } from '../../errors.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { RECONNECT_MS } from './dead-workers.ts'
@@ -35,4 +36,18 @@ it('D10: owners live that were heard of lately; after an outage also those that 
   expect([new Set(owners), graceMs]).toEqual([new Set(['heard', 'silent']), Infinity])
   now += 1
   expect(await watch.find()).toEqual({ owners: ['heard'], graceMs: RECONNECT_MS })
+})
+
+it('D10: a statement about owners that takes too long shows an outage', async () => {
+  let isSlow = true
+  const slow: Queryable = {
+    query: async (statement) => {
+      if (isSlow) throw new LeaseholdError('QUERY_TIMEOUT', 'too slow', { remedy: '' })
+      return OLD_SERVER.query(statement)
+    },
+  }
+  const watch = createOwnersWatch(slow, 'leasehold')
+  await expect(watch.find()).rejects.toThrow('too slow')
+  isSlow = false
+  expect(await watch.find()).toEqual({ owners: [], graceMs: Infinity })
 })

@@ -3,12 +3,18 @@ import { type Clock, systemClock } from '../../clock.ts'
 import type { LivingOwners } from '../../lease/store.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { isDatabaseAway } from '../events.ts'
 import { RECONNECT_MS } from './dead-workers.ts'
 
 export interface OwnersWatch {
   find(): Promise<LivingOwners>
   /** The database did not answer. */
   lost(): void
+}
+
+interface Found {
+  readonly owners: readonly string[]
+  readonly is_back: boolean
 }
 
 /**
@@ -19,11 +25,9 @@ export interface OwnersWatch {
  */
 export function createOwnersWatch(db: Queryable, schema: string, clock: Clock = systemClock): OwnersWatch {
   let lostAt = Number.NEGATIVE_INFINITY
-  return {
-    async find() {
-      const isBack = clock.monotonicNow() - lostAt < RECONNECT_MS
-      const { rows } = await db.query<{ owners: string[]; is_back: boolean }>({
-        text: `
+  async function read(isBack: boolean): Promise<Found | undefined> {
+    const { rows } = await db.query<Found>({
+      text: `
 with server as (
   select $2::bool or pg_postmaster_start_time() > now() - $1::float8 * interval '1 millisecond' as is_back
 )
@@ -33,11 +37,20 @@ select is_back, array(
     and (is_back or last_seen_at > now() - $1::float8 * interval '1 millisecond')
 ) as owners
 from server`,
-        values: [RECONNECT_MS, isBack],
-      })
-      const [found] = rows
-      const graceMs = found?.is_back === true ? Number.POSITIVE_INFINITY : RECONNECT_MS
-      return { owners: found?.owners ?? [], graceMs }
+      values: [RECONNECT_MS, isBack],
+    })
+    return rows[0]
+  }
+  return {
+    async find() {
+      try {
+        const found = await read(clock.monotonicNow() - lostAt < RECONNECT_MS)
+        const graceMs = found?.is_back === true ? Number.POSITIVE_INFINITY : RECONNECT_MS
+        return { owners: found?.owners ?? [], graceMs }
+      } catch (error) {
+        if (isDatabaseAway(error)) this.lost()
+        throw error
+      }
     },
     lost() {
       lostAt = clock.monotonicNow()

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { events as outbox, specimens } from '../../../test/support/lease-tables.ts'
 import { startProxy } from '../../../test/support/proxy.ts'
@@ -167,6 +167,24 @@ describe('expired leases', () => {
     left.clear()
     const again = reaperOver(stores, { isLeftToOthers: (table) => left.has(table) })
     expect(await run(again)).toMatchObject({ reaped: 2 })
+  })
+
+  it('D10: a table whose statements wait for a lock shows no outage, in which the rows of other tables would wait too', async () => {
+    const impatient = openDatabase({ url: database.url, queryTimeoutMs: 300 })
+    onTestFinished(async () => impatient.close())
+    const outages: string[] = []
+    const owners = {
+      find: async () => Promise.resolve({ owners: [], graceMs: 0 }),
+      lost: () => outages.push('lost'),
+    }
+    const running = reaperOver([await openLeaseStore(impatient, tasks, { owner: 'reaper' })], { owners })
+    await db.transaction(async (tx) => {
+      await tx.query({ text: `lock table ${tableName(tasks)}` })
+      const failed = running.events.next('reaperFailed')
+      running.reaper.start()
+      expect(await failed).toMatchObject({ table: 'public.tasks', error: { code: 'QUERY_TIMEOUT' } })
+    })
+    expect(outages).toEqual([])
   })
 
   it('of tables that a process was told to leave to others are left alone by it, and so is their maintenance', async () => {

@@ -3,6 +3,7 @@
  * Any number of reapers may run at once: each row is taken back by one of them, each death is declared by one of them.
  */
 import { type Clock, systemClock } from '../../clock.ts'
+import { hasCode } from '../../errors.ts'
 import type { LeaseStore, Reaped } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -260,7 +261,8 @@ async function reapTable(
       if (reaped.length < limit / 2 || stop.aborted) return count
     }
   } catch (error) {
-    if (isDatabaseAway(error)) owners?.lost()
+    // A statement that takes too long may wait for a lock on this table, which says nothing about the database.
+    if (isDatabaseAway(error) && !hasCode(error, 'QUERY_TIMEOUT')) owners?.lost()
     events.emit('reaperFailed', { worker, table, error })
     return undefined
   }
