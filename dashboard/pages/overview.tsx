@@ -47,11 +47,13 @@ function Figures({ of: { outbox, webhooks, workers, totals } }: { readonly of: O
       <Figure
         name="Events pending"
         href={hrefOf('/outbox', { status: 'PENDING' })}
-        tone={waitsLong ? 'warning' : undefined}
+        tone={waitsLong || outbox.writtenAhead.count > 0 ? 'warning' : undefined}
         note={
-          outbox.oldestPendingMs === null
-            ? 'none is due'
-            : `oldest due for ${formatDuration(outbox.oldestPendingMs)}`
+          outbox.writtenAhead.count > 0
+            ? `${formatCount(outbox.writtenAhead.count)} wait because the clock was ahead`
+            : outbox.oldestPendingMs === null
+              ? 'none is due'
+              : `oldest due for ${formatDuration(outbox.oldestPendingMs)}`
         }
       >
         <Count of={outbox.pending} />

@@ -3,7 +3,8 @@ import { schemaFlag } from '../admin/explain.ts'
 import { countUpTo } from '../admin/count.ts'
 import { DAY_MS } from '../admin/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
-import { counted } from '../figures.ts'
+import { findWrittenAhead } from '../admin/written-ahead.ts'
+import { counted, duration } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { shellArgument } from '../lease/explain.ts'
 import { tableName } from '../lease/table.ts'
@@ -328,6 +329,25 @@ async function oldestOf(
   return oldest
 }
 
+/** How many waiting rows of each kind are read: about 50 ms. */
+const MAX_WAITING_READ = 100_000
+
+async function aheadProblems({ read, schema }: Examination): Promise<Problem[]> {
+  const found = await read(async (tx) => findWrittenAhead(tx, schema, MAX_WAITING_READ))
+  return found
+    .filter(({ count }) => count.count > 0)
+    .map(({ table, count: { count, exact }, longestMs, repair }) => {
+      const rows = counted(count, `row of ${schema}.${table} waits`, `rows of ${schema}.${table} wait`)
+      const it = count === 1 ? 'it was' : 'they were'
+      return {
+        severity: 'warning' as const,
+        text: `${exact ? '' : 'At least '}${rows} only because the clock of the database was ahead when ${it} written, for up to ${duration(longestMs)}; so do later rows of the same ordering keys.`,
+        remedy: 'Make sure that the clock is right now, and make them due.',
+        repair: [repair],
+      }
+    })
+}
+
 export const ROW_CHECKS: readonly Check[] = [
   { id: 'rows-dead', title: 'dead events, failed deliveries and jobs', needs: 'tables', run: deadProblems },
   {
@@ -335,6 +355,12 @@ export const ROW_CHECKS: readonly Check[] = [
     title: 'rows whose leases have expired twice or more',
     needs: 'tables',
     run: suspectProblems,
+  },
+  {
+    id: 'rows-ahead',
+    title: 'rows that wait because the clock was ahead',
+    needs: 'tables',
+    run: aheadProblems,
   },
   { id: 'rows-held-up', title: 'ordering keys that are held up', needs: 'tables', run: heldUpProblems },
   {

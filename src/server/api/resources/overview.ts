@@ -9,6 +9,10 @@ const oldestPendingMs = z
   .nullable()
   .describe('For how long the oldest could have been claimed; null: none can.')
 
+const writtenAhead = count.describe(
+  'Those that wait only because the clock of the database was ahead when they were written. `exact` is false where not all were read.',
+)
+
 const totals = {
   done: z.int().describe('Rows settled as done, or with another outcome that is progress.'),
   retried: z.int(),
@@ -18,9 +22,30 @@ const totals = {
 } as const
 
 const overview = z.object({
-  outbox: z.object({ pending: count, claimed: count, published: count, dead: count, oldestPendingMs }),
-  webhooks: z.object({ pending: count, inFlight: count, delivered: count, failed: count, oldestPendingMs }),
-  sync: z.object({ open: count, completed: count, failed: count, chunksWaiting: count, chunksLeased: count }),
+  outbox: z.object({
+    pending: count,
+    claimed: count,
+    published: count,
+    dead: count,
+    oldestPendingMs,
+    writtenAhead,
+  }),
+  webhooks: z.object({
+    pending: count,
+    inFlight: count,
+    delivered: count,
+    failed: count,
+    oldestPendingMs,
+    writtenAhead,
+  }),
+  sync: z.object({
+    open: count,
+    completed: count,
+    failed: count,
+    chunksWaiting: count,
+    chunksLeased: count,
+    writtenAhead,
+  }),
   workers: z.object({
     alive: z.int(),
     missing: z.int(),
