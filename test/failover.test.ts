@@ -103,7 +103,8 @@ function startLoad(databaseUrl: string) {
       publishMs: 20,
       maxBatch: 10,
       tell: CONNECTED,
-      settings: TIMING,
+      // Neither can hold all keys, so that both have something to do.
+      settings: { ...TIMING, concurrency: 8, prefetch: 0 },
       runtime: { presenceMs: 500 },
     }),
   )
