@@ -145,10 +145,10 @@ describe('an endpoint', () => {
     await create('acme')
   })
 
-  it('without a limit of its own, a tenant has at most 100 endpoints', async () => {
+  it('without a limit of its own, a tenant has at most 100 endpoints; those without a tenant have no limit', async () => {
     await db.query({
       text: `insert into leasehold.webhook_endpoints (tenant, url, secret)
-        select 'acme', 'https://receiver.example/' || n, 'none' from generate_series(1, 100) as n`,
+        select t, 'https://receiver.example/' || n, 'none' from generate_series(1, 100) as n, unnest(array['', 'acme']) as t`,
     })
     await expect(managed.create({ url: HOOKS, tenant: 'acme' }, BY)).rejects.toThrow('at most 100')
     await managed.create({ url: HOOKS }, BY)

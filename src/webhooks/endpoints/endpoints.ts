@@ -136,6 +136,8 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
 
   /** Endpoints of one tenant are created one after the other, so that two at once do not exceed the limit together. */
   async function requireRoom(tx: Queryable, tenant: string): Promise<void> {
+    // Those without a tenant are the operator's own: no tenant can create one.
+    if (tenant === '') return
     await tx.query({
       text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
       values: [`leasehold endpoints ${schema} ${tenant}`],
