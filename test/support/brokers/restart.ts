@@ -21,12 +21,25 @@ export interface Passage {
 
 const BATCH = 20
 const WORKERS = 5
+const MAX_PASSAGES = 10
 
 /**
  * Publishes the events as several relays would, restarts the broker when the first have arrived, and publishes the
- * events that were given back once more.
+ * events that were given back once more. A broker that restarts between two batches shows nothing: then all of it is done
+ * again.
  */
 export async function publishThroughRestart(
+  publisher: Publisher,
+  events: readonly OutboxEvent[],
+  restart: () => Promise<void>,
+): Promise<Passage> {
+  for (let passages = 1; ; passages += 1) {
+    const passage = await passOnce(publisher, events, restart)
+    if (passage.givenBack > 0 || passages === MAX_PASSAGES) return passage
+  }
+}
+
+async function passOnce(
   publisher: Publisher,
   events: readonly OutboxEvent[],
   restart: () => Promise<void>,
