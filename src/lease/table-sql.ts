@@ -18,6 +18,7 @@ export const CLOCK_TOKEN = '(extract(epoch from clock_timestamp()) * 1000000)::b
 /**
  * Before the first token of a row. Its id may have belonged to another row that a worker still holds: before a restore,
  * a deletion, a TRUNCATE … RESTART IDENTITY. A token that starts at the time of the first claim is none of that row's (D12).
+ * It is computed in a subquery because Citus requires one (`assign`), so that there is one text for both.
  */
 const FIRST_TOKEN = '(extract(epoch from now()) * 1000000)::bigint'
 
@@ -369,7 +370,7 @@ export function claimTaken(t: TableSql, $: Parameters): string {
     `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
     ...(token === undefined
       ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
-      : [`${owner} = ${worker}`, assign(t, token, `coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1`)]),
+      : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
   const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []

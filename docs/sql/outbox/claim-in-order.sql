@@ -33,7 +33,7 @@ taken as materialized (
 claimed as (
   update leasehold.outbox as t
   set locked_until = now() + $10::float8 * interval '1 millisecond', claimed_by = $9::text,
-    lock_token = coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1,
+    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1),
     status = 'CLAIMED', claimed_at = now()
   where t.bucket = $5::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,

@@ -18,7 +18,7 @@ taken as materialized (
 claimed as (
   update leasehold.sync_checkpoints as t
   set locked_until = now() + $4::float8 * interval '1 millisecond', locked_by = $3::text,
-    lock_token = coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1
+    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
   where t.matrix_id = any (array(select matrix_id from taken))
     and t.chunk_hash = any (array(select chunk_hash from taken))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken)) is true

@@ -57,7 +57,7 @@ taken as materialized (
 claimed as (
   update leasehold.sync_jobs as t
   set locked_until = now() + $8::float8 * interval '1 millisecond', locked_by = $7::text,
-    lock_token = coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1
+    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
   where t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
     t.planned_at

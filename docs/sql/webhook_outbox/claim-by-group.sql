@@ -87,7 +87,7 @@ taken as materialized (
 claimed as (
   update leasehold.webhook_outbox as t
   set lease_until = now() + $12::float8 * interval '1 millisecond', lease_owner = $11::text,
-    lease_token = coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1
+    lease_token = (select coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
   where t.bucket = $8::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
     t.attempts, t.created_at
