@@ -2075,7 +2075,7 @@ comment on index leasehold.outbox_keys is 'Events of ordering keys that wait. Th
 
 comment on index leasehold.outbox_pending is 'Events without an ordering key, in the order in which they are claimed.';
 
-comment on index leasehold.outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process runs at most one such event at a time.';
+comment on index leasehold.outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process begins with one such event at a time.';
 
 comment on index leasehold.sync_checkpoints_leased is 'Chunks in flight, for the reaper.';
 
@@ -2115,7 +2115,7 @@ comment on index leasehold.webhook_outbox_keys is 'The head of an ordering key o
 
 comment on index leasehold.webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
 
-comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
+comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process begins with one such delivery at a time.';
 
 comment on index leasehold.workers_running is 'The processes that have not ended, for the reaper.';
 

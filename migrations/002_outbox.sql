@@ -144,7 +144,7 @@ create index outbox_dead on outbox (bucket, id) where status = 'DEAD';
 
 comment on index outbox_event_id is 'An event id that a producer gives is written once. ON CONFLICT DO NOTHING makes a producer idempotent.';
 comment on index outbox_pending is 'Events without an ordering key, in the order in which they are claimed.';
-comment on index outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process runs at most one such event at a time.';
+comment on index outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process begins with one such event at a time.';
 comment on index outbox_arrivals is 'Events of ordering keys that wait, in the order in which they become due: claims find in it which keys have something to do.';
 comment on index outbox_keys is 'Events of ordering keys that wait. The head of a key without an event in flight is the first entry of that key.';
 comment on index outbox_in_flight is 'At most one event of an ordering key is in flight. Null keys are distinct, so that the index holds every event in flight, for the reaper.';

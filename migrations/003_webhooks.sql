@@ -143,7 +143,7 @@ create index webhook_outbox_endpoint on webhook_outbox (endpoint_id, bucket, id)
 create index webhook_outbox_failed_of_endpoint on webhook_outbox (endpoint_id, bucket, id) where delivery_status = 'failed';
 
 comment on index webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
-comment on index webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
+comment on index webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process begins with one such delivery at a time.';
 comment on index webhook_outbox_keys is 'The head of an ordering key of an endpoint is the first entry of that key.';
 comment on index webhook_outbox_in_flight is 'At most one delivery of an ordering key is in flight to an endpoint. Null keys are distinct, so that the index holds every delivery in flight, for the reaper.';
 comment on index webhook_outbox_failed is 'Failed deliveries by the time of their failure, for operators and retention.';
