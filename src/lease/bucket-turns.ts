@@ -1,8 +1,6 @@
-import { type Clock, systemClock } from '../clock.ts'
-import { nothingClaimed } from './claims.ts'
-import { ClaimCursor, type CursorRequest, type Scanned } from './claim-cursor.ts'
-import { SUCCESS, type Way } from './statements.ts'
-import type { Claim, Ended, LeaseStore, Settlement } from './store.ts'
+import type { Clock } from '../clock.ts'
+import type { StatementRunner } from './runner.ts'
+import type { LeaseStatement } from './statement.ts'
 
 /** For how long a worker claims from a bucket before it is the turn of the next one, if others wait. */
 const TURN_MS = 100
@@ -10,11 +8,8 @@ const TURN_MS = 100
 /** While some buckets have rows to claim, this often it is found out whether others have. */
 const FIND_EVERY_MS = 250
 
-/**
- * If a bucket turns out to be empty so long after it was found, other workers have probably taken rows elsewhere too: the
- * buckets are found anew.
- */
-const OUTDATED_AFTER_MS = 25
+/** From how many buckets one pipeline claims at most, where each has few rows. */
+const MAX_TOGETHER = 16
 
 /**
  * A bucket in which rows are due, but none can be claimed, is claimed from after the first of these times, then after twice
@@ -23,219 +18,117 @@ const OUTDATED_AFTER_MS = 25
 const FIRST_RECHECK_MS = 250
 const LONGEST_RECHECK_MS = 5_000
 
-/**
- * Why something may have become claimable: rows have arrived, perhaps; there is room for rows that there was none for; or it
- * is time for what was expected to become due.
- */
-export type WakeReason = 'news' | 'room' | 'time'
-
-/** Where the claims of a worker start. */
-export interface ClaimSource<Row extends object> extends Pick<ClaimCursor<Row>, 'claim' | 'settleAndClaim'> {
-  wake(reason: WakeReason): void
-  keysFreed(rows: readonly string[], bucket?: number): void
-}
-
-export interface BucketTurnsOptions {
-  readonly clock?: Clock
-  readonly random?: () => number
-  /** How many buckets there are; infinite where that is not known. With one, its rows are claimed without finding it. */
-  readonly count: () => number
-}
-
-interface Turn {
-  readonly bucket: number
-  readonly since: number
-  /** How many claims from it are on their way. */
-  claims: number
-  /** Nothing more can be claimed, apart from the next rows of the ordering keys that are settled. */
-  isDrained: boolean
-  /** Whether rows were claimed since rows were found in it. */
-  hasTaken: boolean
-}
-
 interface Recheck {
-  readonly since: number
-  afterMs: number
+  readonly at: number
+  readonly afterMs: number
 }
 
 /**
- * Decides from which bucket each claim of a worker takes rows, in a table that has several. Buckets take turns of 100 ms. A
- * further turn begins when each open one has a claim on its way, or nothing more to claim. In its turn a bucket is claimed
- * from as a table with one bucket is. When its turn is over and others wait, its finished rows are settled without a claim,
- * so that their room goes to the others. One statement finds in which buckets rows wait.
+ * Decides from which buckets the claims of a worker take rows. One statement finds those in which rows wait. They take
+ * turns of 100 ms, one bucket at a time where it fills the claims, and more of them together where each has little.
  */
-export class BucketTurns<Row extends object> implements ClaimSource<Row> {
-  readonly #store: LeaseStore<Row>
+export class BucketTurns {
+  readonly #runner: StatementRunner
+  readonly #waitingBuckets: LeaseStatement
   readonly #clock: Clock
   readonly #random: () => number
   readonly #count: () => number
-  readonly #cursors = new Map<number, ClaimCursor<Row>>()
-  /** The turns that are not over, by bucket. */
-  readonly #turns = new Map<number, Turn>()
-  /** The buckets that are still to have a turn, in their order. */
+  /** Since when each bucket has its turn. */
+  readonly #turns = new Map<number, number>()
   readonly #waiting = new Set<number>()
   /** The buckets in which rows were due, and none could be claimed. */
   readonly #rechecks = new Map<number, Recheck>()
-  /** The statement that finds buckets, while it is on its way. */
-  #finding: Promise<void> | undefined
+  #together = 1
   #foundAt = Number.NEGATIVE_INFINITY
-  /** The buckets that wait for their turn may have nothing to claim any more. */
-  #isOutdated = false
-  /** In how long a row is due in a bucket in which none is yet, when buckets were last found. */
-  #dueInMs = Number.POSITIVE_INFINITY
+  #finding: Promise<void> | undefined
+  /** When a row is due in a bucket in which none is yet. */
+  #dueAt = Number.POSITIVE_INFINITY
   /** How often something may have become claimable: a statement that was sent before does not know of it. */
   #wakes = 0
-  /** How often there was room that there had not been. */
-  #rooms = 0
 
   constructor(
-    store: LeaseStore<Row>,
-    { clock = systemClock, random = Math.random, count }: BucketTurnsOptions,
+    runner: StatementRunner,
+    waitingBuckets: LeaseStatement,
+    {
+      clock,
+      random = Math.random,
+      bucketCount,
+    }: { clock: Clock; random?: () => number; bucketCount: () => number },
   ) {
-    this.#store = store
+    this.#runner = runner
+    this.#waitingBuckets = waitingBuckets
     this.#clock = clock
     this.#random = random
-    this.#count = count
+    this.#count = bucketCount
   }
 
-  /** Something may have become claimable. */
-  wake(reason: WakeReason): void {
+  wake(): void {
     this.#wakes += 1
     this.#foundAt = Number.NEGATIVE_INFINITY
-    // What could not be claimed for want of room can be now.
-    if (reason === 'room') {
-      this.#rooms += 1
-      this.#rechecks.clear()
+    for (const [bucket, { afterMs }] of this.#rechecks)
+      if (afterMs > FIRST_RECHECK_MS) this.#rechecks.set(bucket, { at: this.#now() + FIRST_RECHECK_MS, afterMs: FIRST_RECHECK_MS })
+  }
+
+  /** The buckets to claim from now. A single one is not looked for. */
+  async next(): Promise<readonly number[]> {
+    if (this.#count() === 1) return [0]
+    const now = this.#now()
+    this.#endTurns(now)
+    if (this.#turns.size + this.#waiting.size === 0) await this.#find()
+    else if (now - this.#foundAt >= FIND_EVERY_MS) this.#find().catch(() => undefined)
+    for (const bucket of this.#waiting) {
+      if (this.#turns.size >= this.#together) break
+      this.#waiting.delete(bucket)
+      this.#turns.set(bucket, this.#now())
     }
-    if (reason === 'news') for (const recheck of this.#rechecks.values()) recheck.afterMs = FIRST_RECHECK_MS
-    if (this.#count() === 1) this.#cursorOf(0).wake()
+    return [...this.#turns.keys()]
   }
 
-  /** The ordering keys of these rows of a bucket may have become free, without a claim of their next rows. */
-  keysFreed(rows: readonly string[], bucket = 0): void {
-    if (rows.length === 0) return
-    this.#cursorOf(bucket).keysFreed(rows)
-    this.#rechecks.delete(bucket)
-    const turn = this.#turns.get(bucket)
-    if (turn === undefined) this.#waiting.add(bucket)
-    else turn.isDrained = false
-  }
-
-  async claim(request: CursorRequest): Promise<Claim<Row> & Scanned> {
-    if (this.#count() === 1) return this.#cursorOf(0).claim({ ...request, bucket: 0 })
-    const wakes = this.#wakes
-    if (this.#isOutdated) await this.#find()
-    const turn = this.#nextTurn() ?? (await this.#turnAfterFinding())
-    if (turn === undefined) {
-      const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
-      const dueInMs = Math.min(this.#dueInMs, this.#recheckInMs())
-      // The statement that found buckets may have been sent before the last wake-up.
-      const drained = wakes === this.#wakes && this.#foundAt > Number.NEGATIVE_INFINITY
-      return { ...none, drained, ...(dueInMs === Infinity ? {} : { dueInMs }) }
-    }
-    const { bucket } = turn
-    return this.#within(turn, async () => this.#cursorOf(bucket).claim({ ...request, bucket }))
-  }
-
-  /** Settles a batch of one bucket, and claims from it if that does not take room from others that wait. */
-  async settleAndClaim(
-    way: Way,
-    settlement: Settlement,
-    request: CursorRequest,
-  ): Promise<Ended & Claim<Row> & Scanned> {
-    const { leases, args } = settlement
-    const bucket = leases[0]?.bucket ?? 0
-    const cursor = this.#cursorOf(bucket)
-    if (this.#count() === 1) return cursor.settleAndClaim(way, settlement, { ...request, bucket })
-    const turn = this.#turnOf(bucket)
-    if (turn !== undefined)
-      return this.#within(turn, async () => cursor.settleAndClaim(way, settlement, { ...request, bucket }))
-    const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
-    const ended = await this.#store.settle(SUCCESS, leases, args === undefined ? {} : { args })
-    if (way === 'key')
-      this.keysFreed(
-        ended.ended.map(({ id }) => id),
-        bucket,
-      )
-    return { ...none, ...ended, more: true, drained: false }
-  }
-
-  async #within<Result extends Claim<Row> & Scanned>(
-    turn: Turn,
-    send: () => Promise<Result>,
-  ): Promise<Result> {
-    const { bucket } = turn
-    const rooms = this.#rooms
-    turn.claims += 1
-    const result = await send().finally(() => {
-      turn.claims -= 1
-    })
-    if (result.claimed.length > 0) {
-      turn.hasTaken = true
-      this.#rechecks.delete(bucket)
-    } else if (result.drained && !turn.hasTaken && rooms === this.#rooms) {
-      const since = this.#clock.monotonicNow()
-      const { afterMs = 0 } = this.#rechecks.get(bucket) ?? {}
-      const longer = Math.min(Math.max(FIRST_RECHECK_MS, 2 * afterMs), LONGEST_RECHECK_MS)
-      this.#rechecks.set(bucket, { since, afterMs: longer })
-      if (since - this.#foundAt >= OUTDATED_AFTER_MS) this.#isOutdated = true
-    }
-    turn.isDrained = result.drained
-    // Whether rows wait in other buckets is not known before the next claim finds none.
-    return { ...result, drained: false }
-  }
-
-  /**
-   * A bucket that has its turn, more rows and no claim on its way; or the next one that waits for its turn; or any that has
-   * its turn and more rows.
-   */
-  #nextTurn(): Turn | undefined {
-    this.#findIfDue()
-    this.#endTurns()
-    const open = [...this.#turns.values()].filter(({ isDrained }) => !isDrained)
-    const idle = open.find(({ claims }) => claims === 0)
-    if (idle !== undefined) return idle
-    const [bucket] = this.#waiting
-    return bucket === undefined ? open[0] : this.#begin(bucket)
-  }
-
-  /** The turn of this bucket, if it is not over; it gets one if no other waits for its turn. */
-  #turnOf(bucket: number): Turn | undefined {
-    this.#findIfDue()
-    this.#endTurns()
-    const turn = this.#turns.get(bucket)
-    if (turn !== undefined) return turn
-    const isNext = this.#waiting.size === 0 || (this.#waiting.size === 1 && this.#waiting.has(bucket))
-    return isNext ? this.#begin(bucket) : undefined
-  }
-
-  #begin(bucket: number): Turn {
-    const since = this.#clock.monotonicNow()
-    const turn = { bucket, since, claims: 0, isDrained: false, hasTaken: false }
-    this.#waiting.delete(bucket)
-    this.#turns.set(bucket, turn)
-    return turn
-  }
-
-  /** Ends turns that have lasted for 100 ms, if nothing more can be claimed in them or another bucket waits. */
-  #endTurns(): void {
-    const now = this.#clock.monotonicNow()
-    for (const [bucket, { since, isDrained }] of this.#turns) {
-      if (now - since < TURN_MS || (!isDrained && this.#waiting.size === 0)) continue
+  /** What a pipeline that claimed from these buckets has found. */
+  answered(
+    buckets: readonly (number | undefined)[],
+    rows: readonly { readonly lease: { readonly bucket?: number | undefined } }[],
+    isDrained: (bucket: number | undefined) => boolean,
+  ): void {
+    if (this.#count() === 1) return
+    const found = new Set(rows.map(({ lease }) => lease.bucket))
+    const now = this.#now()
+    let full = 0
+    for (const bucket of buckets) {
+      if (bucket === undefined) continue
+      if (found.has(bucket)) this.#rechecks.delete(bucket)
+      if (!isDrained(bucket)) {
+        full += 1
+        continue
+      }
       this.#turns.delete(bucket)
-      if (!isDrained) this.#waiting.add(bucket)
+      if (found.has(bucket)) continue
+      const afterMs = Math.min(LONGEST_RECHECK_MS, Math.max(FIRST_RECHECK_MS, 2 * (this.#rechecks.get(bucket)?.afterMs ?? 0)))
+      this.#rechecks.set(bucket, { at: now + afterMs, afterMs })
     }
+    this.#together = full > 0 ? Math.max(1, full) : Math.min(MAX_TOGETHER, 2 * this.#together)
   }
 
-  async #turnAfterFinding(): Promise<Turn | undefined> {
-    await this.#find()
-    return this.#nextTurn()
+  /** No bucket is known in which rows could be claimed. */
+  get isDrained(): boolean {
+    if (this.#count() === 1) return true
+    return this.#turns.size + this.#waiting.size === 0 && this.#foundAt > Number.NEGATIVE_INFINITY
   }
 
-  /** Does not wait for the answer. A failure shows in the next claim as well. */
-  #findIfDue(): void {
-    const isDue = this.#clock.monotonicNow() - this.#foundAt >= FIND_EVERY_MS
-    if (isDue && this.#turns.size > 0) this.#find().catch(() => undefined)
+  /** In how long a row is due in one of the others, or one is to be claimed from in which nothing could be claimed. */
+  get nextInMs(): number | undefined {
+    if (this.#count() === 1) return undefined
+    const next = Math.min(this.#dueAt, ...[...this.#rechecks.values()].map(({ at }) => at))
+    return next === Number.POSITIVE_INFINITY ? undefined : Math.max(1, next - this.#now())
+  }
+
+  #endTurns(now: number): void {
+    if (this.#waiting.size === 0) return
+    for (const [bucket, since] of this.#turns) {
+      if (now - since < TURN_MS) continue
+      this.#turns.delete(bucket)
+      this.#waiting.add(bucket)
+    }
   }
 
   async #find(): Promise<void> {
@@ -247,54 +140,23 @@ export class BucketTurns<Row extends object> implements ClaimSource<Row> {
 
   async #findOnce(): Promise<void> {
     const wakes = this.#wakes
-    const found = await this.#store.findBuckets()
-    const now = this.#clock.monotonicNow()
+    const [rows = []] = await this.#runner.send([this.#runner.bind(this.#waitingBuckets, {})])
+    const now = this.#now()
     if (wakes === this.#wakes) this.#foundAt = now
-    const later = found.map(({ dueInMs }) => dueInMs).filter((ms) => ms > 0)
-    this.#dueInMs = Math.min(...later)
-    const allDue = found.filter(({ dueInMs }) => dueInMs <= 0)
-    this.#isOutdated = false
-    this.#forgetAllBut(new Set(allDue.map(({ bucket }) => bucket)))
-    const due = allDue.filter(({ bucket }) => this.#mayClaimFrom(bucket, now))
+    const found = rows.flatMap(([bucket, dueInMs]) =>
+      typeof dueInMs === 'number' ? [{ bucket: Number(bucket), dueInMs }] : [],
+    )
+    this.#dueAt = now + Math.min(...found.filter(({ dueInMs }) => dueInMs > 0).map(({ dueInMs }) => dueInMs))
+    const due = found.filter(({ dueInMs }) => dueInMs <= 0).map(({ bucket }) => bucket)
+    for (const bucket of this.#rechecks.keys()) if (!due.includes(bucket)) this.#rechecks.delete(bucket)
+    const claimable = due.filter((bucket) => (this.#rechecks.get(bucket)?.at ?? now) <= now)
     // Workers that start together begin with different buckets.
-    const start = Math.floor(this.#random() * due.length)
-    for (const { bucket } of [...due.slice(start), ...due.slice(0, start)]) {
-      this.#cursorOf(bucket).wake()
-      const turn = this.#turns.get(bucket)
-      if (turn === undefined) this.#waiting.add(bucket)
-      else if (turn.isDrained) reopen(turn)
-    }
+    const start = Math.floor(this.#random() * claimable.length)
+    for (const bucket of [...claimable.slice(start), ...claimable.slice(0, start)])
+      if (!this.#turns.has(bucket)) this.#waiting.add(bucket)
   }
 
-  /** Nothing is due in a bucket that is not among these. */
-  #forgetAllBut(due: ReadonlySet<number>): void {
-    for (const bucket of this.#rechecks.keys()) if (!due.has(bucket)) this.#rechecks.delete(bucket)
-    for (const bucket of this.#waiting) if (!due.has(bucket)) this.#waiting.delete(bucket)
+  #now(): number {
+    return this.#clock.monotonicNow()
   }
-
-  #mayClaimFrom(bucket: number, now: number): boolean {
-    const recheck = this.#rechecks.get(bucket)
-    return recheck === undefined || now - recheck.since >= recheck.afterMs
-  }
-
-  /** In how long the first bucket is to be claimed from in which nothing could be claimed. */
-  #recheckInMs(): number {
-    const now = this.#clock.monotonicNow()
-    const times = [...this.#rechecks.values()].map(({ since, afterMs }) => since + afterMs - now)
-    return Math.max(1, Math.min(...times))
-  }
-
-  #cursorOf(bucket: number): ClaimCursor<Row> {
-    const known = this.#cursors.get(bucket)
-    if (known !== undefined) return known
-    const cursor = new ClaimCursor(this.#store, this.#clock)
-    this.#cursors.set(bucket, cursor)
-    return cursor
-  }
-}
-
-/** Rows were found in a bucket that had nothing more to claim. */
-function reopen(turn: Turn): void {
-  turn.isDrained = false
-  turn.hasTaken = false
 }

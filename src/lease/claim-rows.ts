@@ -1,16 +1,17 @@
-/** Claims of named rows. As they are sent: `claim-rows.sql` in each folder of `docs/sql`. */
+/** Claims of named rows, and of suspects. As they are sent: `claim-rows.sql` and `claim-suspects.sql` in `docs/sql`. */
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
+import { SUSPECT_EXPIRIES } from './table.ts'
 import {
   among,
-  answer,
   claimableNow,
-  claimTaken,
   idArrays,
   idNames,
   inBucket,
+  lease,
   noneInFlight,
-  orderBy,
+  notExcluded,
   orderingOf,
+  suspects,
   type TableSql,
 } from './table-sql.ts'
 
@@ -31,11 +32,47 @@ taken as materialized (
   select ${idNames(t, 't.')}
   from ${t.target} as t
   where ${and([...where, ...isHead(t, $)], '    ')}
-  order by ${orderBy(t)}
   for update skip locked
-),
-${claimTaken(t, $)}
-${answer(t, $, {})}`,
+)
+${lease(t, $, 'taken')}`,
+  )
+}
+
+/**
+ * Claims suspects: rows under which two processes died (D10). It is sent when the process has room for some, now and then.
+ * `alone`: any one of them. Otherwise those that may run in company: not under which more than two processes died, and not
+ * at their last attempt, which a death in company must not cost them.
+ */
+export function claimSuspects(t: TableSql): LeaseStatement | undefined {
+  if (t.expiries === undefined) return undefined
+  const $ = parameters()
+  const mustBeAlone = [
+    `${t.expiries} > ${SUSPECT_EXPIRIES}`,
+    ...(t.exhausted === undefined ? [] : [t.exhausted]),
+  ]
+  const where = [
+    inBucket(t, $, 't.'),
+    t.group === undefined ? '' : `t.${t.group.name} = any (${$('groups', `${t.group.type}[]`)})`,
+    ...claimableNow(t),
+    suspects(t, true),
+    `(${$('alone', 'boolean')} or (${mustBeAlone.join(' or ')}) is not true)`,
+    ...isHead(t, $),
+    notExcluded(t, $, 't.'),
+  ]
+  return statement(
+    t.table,
+    'claim suspects',
+    $,
+    `
+with next as materialized (
+  select ${idNames(t, 't.')}
+  from ${t.target} as t
+  where ${and(where, '    ')}
+  order by ${list(t.order.map((o) => `t.${o.name}${o.direction === 'desc' ? ' desc' : ''}`))}
+  limit (select ${$('limit', 'int')})
+  for update skip locked
+)
+${lease(t, $, 'next')}`,
   )
 }
 

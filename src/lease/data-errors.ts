@@ -17,6 +17,11 @@ export function isUniqueViolation(error: unknown): boolean {
   return isServerError(error) && error.code === '23505'
 }
 
+/** Two pipelines waited for each other's rows; one of them was rolled back. */
+export function isDeadlock(error: unknown): boolean {
+  return isServerError(error) && error.code === '40P01'
+}
+
 /** Runs the statement for all items or, where a data error stops it, for as many as possible. */
 export async function inHalves<Item, Result>(
   items: readonly Item[],

@@ -9,7 +9,6 @@ export {
   type Claim,
   type ClaimRequest,
   type Claimed,
-  type Cursor,
   type Ended,
   type Group,
   type LeaseStore,

@@ -12,69 +12,54 @@
  * short and an expired lease at worst not seen yet.
  */
 import { leasedBuckets, waitingBuckets } from './buckets.ts'
-import { claimByGroup, findByGroup } from './claim-by-group.ts'
-import { claimByKey, findByKey } from './claim-by-key.ts'
-import { claimInOrder, findInOrder } from './claim-in-order.ts'
-import { claimRows } from './claim-rows.ts'
+import { claimByGroup, claimKeysByGroup } from './claim-by-group.ts'
+import { claimArrivedKeys, claimNextOfKeys } from './claim-by-key.ts'
+import { claimInOrder, type ClaimStatements } from './claim-in-order.ts'
+import { claimRows, claimSuspects } from './claim-rows.ts'
 import type { TableShape } from './inspect.ts'
+import { nextDue } from './next-due.ts'
 import { findExpired, reap } from './reap.ts'
 import { renew } from './renew.ts'
-import { release, settle } from './settle.ts'
+import { type BatchStatements, release, settle } from './settle.ts'
 import type { LeaseStatement } from './statement.ts'
 import type { LeaseTable, OutcomeSql } from './table.ts'
 import { tableSql } from './table-sql.ts'
 
-/** How a claim finds rows: along the claim index, by ordering key, or by group. */
-export type Way = 'order' | 'key' | 'group'
-
-export interface ClaimStatements {
-  readonly claim: LeaseStatement
-  /** The same together with the settlement of finished rows; absent for groups, whose room changes with it. */
-  readonly settleAndClaim: LeaseStatement | undefined
-  /** The rows it would take, without taking them. */
-  readonly find: LeaseStatement
-}
+/** How a scan finds rows: those without an ordering key along the claim index, or the keys of those that have one. */
+export type Way = 'order' | 'key'
 
 export interface LeaseStatements {
-  readonly ways: ReadonlyMap<Way, ClaimStatements>
+  /** Of the ways that the table needs. */
+  readonly scans: ReadonlyMap<Way, ClaimStatements>
+  /** Of a table with ordering keys and without groups. */
+  readonly nextOfKeys: ClaimStatements | undefined
   readonly claimRows: LeaseStatement
-  readonly renew: LeaseStatement
-  readonly release: LeaseStatement
+  /** Of a table that counts expiries. */
+  readonly claimSuspects: LeaseStatement | undefined
+  readonly nextDue: LeaseStatement | undefined
+  readonly renew: BatchStatements
+  readonly release: BatchStatements
   readonly reap: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
   readonly findExpired: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
   /** Of a table with buckets, for a worker that serves all of them. */
   readonly buckets: { readonly waiting: LeaseStatement; readonly leased: LeaseStatement } | undefined
   /** By outcome. */
-  readonly settle: ReadonlyMap<string, LeaseStatement>
+  readonly settle: ReadonlyMap<string, BatchStatements>
 }
-
-/** The outcome of success: the only one that is settled together with the next claim. */
-export const SUCCESS = 'done'
 
 export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStatements {
   const t = tableSql(table, shape)
   const outcomes: Readonly<Record<string, OutcomeSql>> = table.outcomes
-  const done = outcomes[SUCCESS]
-  const success = done?.when === undefined ? done : undefined
-  const ways = new Map<Way, ClaimStatements>()
-  if (t.group !== undefined) {
-    ways.set('group', { claim: claimByGroup(t), settleAndClaim: undefined, find: findByGroup(t) })
-  } else {
-    if (t.orderingKey !== undefined)
-      ways.set('key', {
-        claim: claimByKey(t),
-        settleAndClaim: success && claimByKey(t, success),
-        find: findByKey(t),
-      })
-    ways.set('order', {
-      claim: claimInOrder(t),
-      settleAndClaim: success && claimInOrder(t, success),
-      find: findInOrder(t),
-    })
-  }
+  const scans = new Map<Way, ClaimStatements>()
+  if (t.orderingKey !== undefined)
+    scans.set('key', t.group === undefined ? claimArrivedKeys(t) : claimKeysByGroup(t))
+  scans.set('order', t.group === undefined ? claimInOrder(t) : claimByGroup(t))
   return {
-    ways,
+    scans,
+    nextOfKeys: t.orderingKey === undefined || t.group !== undefined ? undefined : claimNextOfKeys(t),
     claimRows: claimRows(t),
+    claimSuspects: claimSuspects(t),
+    nextDue: nextDue(t),
     renew: renew(t),
     release: release(t),
     reap: { expired: reap(t, 'expired'), 'owned by': reap(t, 'owned by') },
@@ -86,25 +71,18 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
 
 /** Every statement, for those who check all of them. */
 export function allStatements(statements: LeaseStatements): LeaseStatement[] {
-  const {
-    ways,
-    claimRows: rows,
-    renew: renewal,
-    release: released,
-    reap: reaps,
-    findExpired: finds,
-  } = statements
-  const claims = [...ways.values()].flatMap(({ claim, settleAndClaim, find }) =>
-    settleAndClaim === undefined ? [claim, find] : [claim, settleAndClaim, find],
-  )
-  return [
-    ...claims,
-    rows,
-    renewal,
-    released,
-    ...statements.settle.values(),
+  const { scans, nextOfKeys, reap: reaps, findExpired: finds, settle: outcomes } = statements
+  const claims = [...(nextOfKeys === undefined ? [] : [nextOfKeys]), ...scans.values()]
+  const batches = [...outcomes.values(), statements.release, statements.renew]
+  const all = [
+    ...claims.flatMap(({ claim, find }) => [claim, find]),
+    statements.claimRows,
+    statements.claimSuspects,
+    statements.nextDue,
+    ...batches.flatMap(({ change, held }) => [change, held]),
     ...Object.values(reaps),
     ...Object.values(finds),
     ...Object.values(statements.buckets ?? {}),
   ]
+  return [...new Map(all.flatMap((each) => (each === undefined ? [] : [[each.name, each] as const]))).values()]
 }

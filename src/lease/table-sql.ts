@@ -3,8 +3,10 @@ import { CITUS_BUCKETS } from '../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
-import { and, list, type Parameters, wrapped } from './statement.ts'
+import { and, type LeaseStatement, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
 import { canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
+
+export const INSTANT = 'timestamp with time zone'
 
 /** The most rows of one claim, settlement or reap. */
 export const MAX_BATCH = 10_000
@@ -54,8 +56,8 @@ export interface TableSql {
 }
 
 /** The value every other one is at least as large as, by type; a cursor of another type is not supported. */
-const LOWEST: Readonly<Record<string, string>> = {
-  'timestamp with time zone': '-infinity',
+export const LOWEST: Readonly<Record<string, string>> = {
+  [INSTANT]: '-infinity',
   text: '',
   'character varying': '',
   uuid: '00000000-0000-0000-0000-000000000000',
@@ -190,40 +192,53 @@ function fenced(t: TableSql, $: Parameters): string[] {
   return [inBucket(t, $, 't.'), ...throughIndex, ...ownToken]
 }
 
+/** The CTE `held`, the leases of a batch; and which rows are still leased by them, if these conditions are true as well. */
+function stillHeld(
+  t: TableSql,
+  $: Parameters,
+  conditions: readonly string[],
+): { readonly held: string; readonly where: string } {
+  return {
+    held: `held as materialized (
+  ${heldLeases(t, $)}
+)`,
+    where: and([...fenced(t, $), ...conditions], '    '),
+  }
+}
+
 /**
- * The CTEs `held` (the batch) and `ours`: the rows of it that are still leased by it and fulfil the conditions. A row that
- * another session has locked (the handler's own transaction, an operator) is skipped, so that it does not delay the others.
+ * The CTEs `held` and `ours`: the rows of a batch that are still leased by it, each locked. One that another session has
+ * locked (the handler's own transaction, an operator) is skipped, so that it does not delay the others.
  */
 export function lockHeld(t: TableSql, $: Parameters, conditions: readonly string[]): string {
-  return `held as materialized (
-  ${heldLeases(t, $)}
-),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+  const { held, where } = stillHeld(t, $, conditions)
+  return `${held},
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select ${idNames(t, 't.')}
   from ${t.target} as t
-  where ${and([...fenced(t, $), ...conditions], '    ')}
+  where ${where}
   for no key update skip locked
 )`
 }
 
-/** Each row that the CTE changed, and each that `lockHeld` skipped because another session has locked it. */
-export function changedAndBusy(
+/** Which rows of a batch are still leased by it: of those that a statement did not change, because they were locked. */
+export function held(
   t: TableSql,
-  $: Parameters,
-  changed: string,
-  conditions: readonly string[],
-): string {
-  const where = [
-    '(select count(*) from ours) < (select count(*) from held)',
-    ...fenced(t, $),
-    ...conditions,
-    `((${idNames(t, 't.')}) in (select ${idNames(t)} from ours)) is not true`,
-  ]
-  return `select ${rowIdSql(t)} as id, false as busy from ${changed}
-union all
-select ${rowIdSql(t, 't.')}, true
+  purpose: string,
+  conditions: ($: Parameters) => readonly string[],
+): LeaseStatement {
+  const $ = parameters()
+  const { held: batch, where } = stillHeld(t, $, conditions($))
+  return statement(
+    t.table,
+    purpose,
+    $,
+    `
+with ${batch}
+select ${rowIdSql(t, 't.')}
 from ${t.target} as t
-where ${and(where, '  ')}`
+where ${where.replaceAll('\n    ', '\n  ')}`,
+  )
 }
 
 /**
@@ -258,14 +273,14 @@ export function claimableOrExpired(t: TableSql): string[] {
 }
 
 /** Rows that a data error stopped are left alone for a while; see `data-errors.ts`. */
-export function notExcluded(t: TableSql, $: Parameters): string {
+export function notExcluded(t: TableSql, $: Parameters, alias = ''): string {
   const [only] = t.idColumns
   if (only !== undefined && t.idColumns.length === 1) {
     const type = `${only.type}[]`
-    return `${only.name} <> all ((select ${$('excluded1', type)})::${type})`
+    return `${alias}${only.name} <> all ((select ${$('excluded1', type)})::${type})`
   }
   const arrays = list(t.idColumns.map((k, i) => `(select ${$(`excluded${i + 1}`, `${k.type}[]`)})`))
-  return `((${idNames(t)}) in (select * from unnest(${arrays}))) is not true`
+  return `((${idNames(t, alias)}) in (select * from unnest(${arrays}))) is not true`
 }
 
 /** The arrays of row ids that a statement is given, one for each id column. */
@@ -299,38 +314,6 @@ export function isSuspect(t: TableSql): string {
   return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
 }
 
-/**
- * How much of the room for suspects a row takes up: one that has to run alone takes up all of it. A death in company costs an
- * innocent row an attempt. It must not be its last one, and there is only one such death for a row.
- */
-export function suspectLoad(t: TableSql): string {
-  if (t.expiries === undefined) return '0 as load'
-  const alone = [`${t.expiries} > ${SUSPECT_EXPIRIES}`, ...(t.exhausted === undefined ? [] : [t.exhausted])]
-  return `case when ${t.expiries} < ${SUSPECT_EXPIRIES} then 0 when ${alone.join(' or ')} then ${ALONE} else 1 end as load`
-}
-
-const ALONE = 1_000_000
-
-/** The load of the suspects up to this row, in the order of the claim. */
-export function suspectsBefore(order: string): string {
-  return `sum(load) over (order by ${order} rows unbounded preceding) as all_load`
-}
-
-/** As many suspects as there is room for; the first of all may be one that has to run alone. */
-export function withinSuspects(t: TableSql, $: Parameters): string {
-  if (t.expiries === undefined) return ''
-  return `(load = 0 or all_load <= ${$('suspects', 'int')} or (${$('alone', 'boolean')} and all_load = load))`
-}
-
-/** In the answer of a claim: which of the taken rows are suspects, and whether the only one has to run alone. */
-export function suspectFacts(t: TableSql): Record<'suspects' | 'alone', string> {
-  if (t.expiries === undefined) return { suspects: 'null', alone: 'null' }
-  return {
-    suspects: `(select json_agg(${rowIdSql(t)}) from taken where load > 0)`,
-    alone: `(select max(load) >= ${ALONE} from taken)`,
-  }
-}
-
 /** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
 export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
@@ -355,15 +338,50 @@ export function isOrderedByDue({ table }: TableSql): boolean {
   return first?.column === table.availableAt && first?.direction === 'asc'
 }
 
-/** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
-export function millisecondsUntil(moment: string, from: string, where: readonly string[] = []): string {
-  const conditions = and([...where, `${moment} > now()`, `isfinite(${moment})`], '     ')
-  return `(select extract(epoch from min(${moment}) - now()) * 1000
-     from ${from} where ${conditions})`
+/** A moment as a text that sorts like it, and from which it can be read exactly: as UTC, whatever the session's time zone. */
+function momentText(expression: string): string {
+  return `(${expression} at time zone 'utc')::text`
 }
 
-/** Takes the rows of the CTE `taken` and gives each a new token (RULE-020-001, D3). */
-export function claimTaken(t: TableSql, $: Parameters): string {
+/** A column of the order as a text, for the cursor. */
+export function cursorText({ name, type }: ColumnSql, alias = ''): string {
+  return type === INSTANT ? momentText(`${alias}${name}`) : `${alias}${name}::text`
+}
+
+/** What a claim returns of each row, and where. */
+export interface ReturnedSql {
+  readonly columns: readonly string[]
+  /** Where the row's id is, the texts of its order, and the first of the table's own columns. */
+  readonly positions: {
+    readonly bytes: number | undefined
+    readonly id: number
+    readonly order: readonly number[]
+    readonly columns: number
+  }
+}
+
+/** Where the token and the end of the lease are. */
+export const TOKEN_AT = 0
+export const UNTIL_AT = 1
+
+/** The token, the end of the lease, what the caller needs to know of the row's place, and the columns of the table. */
+export function returned(t: TableSql): ReturnedSql {
+  const columns = [claimedToken(t), `date_part('epoch', t.${t.until}) * 1000`]
+  const add = (sql: string): number => columns.push(sql) - 1
+  const bytes = t.table.bytes === undefined ? undefined : add(`coalesce(${t.table.bytes}, 0)`)
+  const only = t.idPosition === undefined ? add(rowIdSql(t, 't.')) : undefined
+  const order = t.order.map((column) => {
+    const isId = column.name === t.idColumns[0]?.name && t.idPosition !== undefined
+    return isId ? undefined : add(cursorText(column, 't.'))
+  })
+  const first = columns.length
+  columns.push(...t.columns.map((column) => `t.${quote(column)}`))
+  const id = only ?? first + (t.idPosition ?? 0)
+  return { columns, positions: { bytes, id, order: order.map((at) => at ?? id), columns: first } }
+}
+
+/** Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). */
+export function lease(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
   const { table, owner, until, token } = t
   const worker = $('owner', 'text')
   const set = [
@@ -373,41 +391,14 @@ export function claimTaken(t: TableSql, $: Parameters): string {
       : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
-  const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []
-  const returned = [claimedToken(t), ...id, ...t.columns.map((column) => `t.${quote(column)}`)]
-  return `claimed as (
-  update ${t.target} as t
-  set ${wrapped(set, ', ', '    ')}
-  where ${and([inBucket(t, $, 't.'), ...among(t, 'taken')], '    ')}
-  returning ${wrapped(returned, ', ', '    ')}
-)`
+  return `update ${t.target} as t
+set ${wrapped(set, ', ', '  ')}
+where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}
+returning ${wrapped([...returned(t).columns, ...more], ', ', '  ')}`
 }
 
 function claimedToken({ token, owner }: TableSql): string {
   return token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}`
-}
-
-/**
- * One row with what concerns the whole claim, then a row for each claimed one: facts as columns would be computed, sent
- * and read for every row. `claims.ts` reads the columns by position.
- */
-export function answer(t: TableSql, $: Parameters, facts: Readonly<Record<string, string>>): string {
-  const all = {
-    until: `extract(epoch from now() + ${$('leaseMs', 'float8')} * interval '1 millisecond') * 1000`,
-    order: `(select json_agg(${rowIdSql(t)}) from taken)`,
-    ...facts,
-  }
-  const named = Object.entries(all).map(([name, fact]) => `'${name}', ${fact}`)
-  return `select facts.*, claimed.*                 -- one row of facts, then the claimed rows
-from (select json_build_object(
-  ${named.join(',\n  ')}
-)) as facts full join claimed on false`
-}
-
-/** The columns a scan selects: the id, the columns it is ordered by, and the size of the row. */
-export function scanned(t: TableSql): string {
-  const names = new Set([...t.idColumns, ...t.order].map(({ name }) => name))
-  return list([...names, ...bytesColumn(t)])
 }
 
 /** The size of the row, in a table that declares it; a size that comes out as null counts as none. */
@@ -415,21 +406,30 @@ export function bytesColumn({ table }: TableSql): string[] {
   return table.bytes === undefined ? [] : [`coalesce(${table.bytes}, 0) as bytes`]
 }
 
-export function orderBy(t: TableSql, direction: 'as declared' | 'reversed' = 'as declared'): string {
-  const reversed = direction === 'reversed'
-  return list(t.order.map((o) => ((o.direction === 'desc') === reversed ? o.name : `${o.name} desc`)))
+export function orderBy(t: TableSql): string {
+  return list(t.order.map((o) => (o.direction === 'desc' ? `${o.name} desc` : o.name)))
 }
 
-/** The bytes of the rows before this one in the given order. */
-export function bytesBefore(t: TableSql, order: string): string {
-  return t.table.bytes === undefined
-    ? ''
-    : `, coalesce(sum(bytes) over (order by ${order} rows between unbounded preceding and 1 preceding), 0) as bytes_before`
+/** The columns by which a scan knows and orders its rows. */
+export function scannedColumns(t: TableSql): string[] {
+  return [...new Set([...t.idColumns, ...t.order].map(({ name }) => name))]
 }
 
-/** As many rows as fit into the byte budget, but at least one. */
-export function withinBytes(t: TableSql, $: Parameters): string {
-  return t.table.bytes === undefined
-    ? ''
-    : `(bytes_before = 0 or bytes_before + bytes <= ${$('bytes', 'float8')})`
+/** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order, but at least one. */
+export function fitting(t: TableSql, $: Parameters, source: string, order: string): string {
+  return `fitting as materialized (           -- as many as fit into the byte budget, but at least one
+  select *
+  from (select *, sum(bytes) over (order by ${order} rows unbounded preceding) as total from ${source}) as sized
+  where total = bytes or total <= ${$('bytes', 'float8')}
+)`
+}
+
+/** In the answer of a claim with a byte budget: how many rows it found, with those that did not fit. */
+export function foundIn({ table }: TableSql, source: string): string[] {
+  return table.bytes === undefined ? [] : [`(select count(*)::int from ${source})`]
+}
+
+/** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
+export function millisecondsUntil(moment: string, from: string): string {
+  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000 from ${from} where ${moment} > now() and isfinite(${moment}))`
 }

@@ -1,0 +1,348 @@
+/**
+ * What a worker sends in one round trip: settlements of finished rows, and the claims that are due, as one pipeline. Each
+ * statement sees what the one before it did, and all are one transaction. If it fails, the settlements are sent by
+ * themselves, and what a data error stops is halved down to the bad row.
+ *
+ * Where a table has buckets, a statement concerns one of them. One server holds them all, unless Citus distributes the
+ * table: then each bucket gets a pipeline of its own, because a pipeline stays on one node.
+ */
+import type { Clock } from '../clock.ts'
+import { BucketTurns } from './bucket-turns.ts'
+import { type Claim, type Claimed, ClaimReader, type FoundRow, orderingKeyOf } from './claims.ts'
+import {
+  type DataErrorReport,
+  ExcludedRows,
+  inHalves,
+  isDataError,
+  isDeadlock,
+  isUniqueViolation,
+} from './data-errors.ts'
+import { failedStatement } from '../postgres/pipeline.ts'
+import { type Lease, trustedUntil } from './lease.ts'
+import { type Batch, type Ended, joined, type LeaseBatches } from './lease-batches.ts'
+import type { StatementRunner } from './runner.ts'
+import { type ClaimRoom, type DueClaim, emptyHarvest, type Harvest, Scans } from './scans.ts'
+
+export interface CycleOptions {
+  readonly clock: Clock
+  readonly random?: () => number
+  readonly onDataError: (report: DataErrorReport) => void
+  /** How many buckets there are; infinite where that is not known, and then those with rows are found. */
+  readonly bucketCount: () => number
+}
+
+/** What is to be settled, one entry for each outcome; and what there is room for, if claims are to be sent. */
+export interface CycleRequest {
+  readonly settlements: readonly (readonly Batch[])[]
+  readonly room?: ClaimRoom | undefined
+}
+
+export interface CycleAnswer<Row> {
+  /** What became of each settlement. */
+  readonly ended: readonly Ended[]
+  readonly claim?: CycleClaim<Row>
+}
+
+export interface CycleClaim<Row> extends Claim<Row> {
+  /** No row can be claimed at this moment, apart from those that `dueInMs` and `nextScanInMs` announce. */
+  readonly drained: boolean
+  /** When a scan from the start is affordable that may find rows before the cursor, or a bucket is looked at again. */
+  readonly nextScanInMs?: number
+}
+
+/** What is sent together. */
+interface Part<Row> {
+  readonly batches: Batch[]
+  readonly claims: { readonly due: DueClaim; readonly bucket: number | undefined }[]
+  readonly harvest: Harvest<Row>
+}
+
+/** How often a pipeline may lose a race for an ordering key, one after the other, before that is taken for a data error. */
+const MAX_RACES = 3
+
+/** How many rows are claimed by their ids when one of them stops a claim. */
+const MAX_ROWS_AROUND_CULPRIT = 50
+
+export class LeaseCycle<Row extends object> {
+  readonly #runner: StatementRunner
+  readonly #batches: LeaseBatches
+  readonly #options: CycleOptions
+  readonly #reader: ClaimReader<Row>
+  /** Rows that stopped a claim with a data error. */
+  readonly #excluded: ExcludedRows
+  readonly #scans = new Map<number | undefined, Scans<Row>>()
+  readonly #buckets: BucketTurns | undefined
+  #races = 0
+
+  constructor(
+    runner: StatementRunner,
+    batches: LeaseBatches,
+    bucket: number | 'all',
+    options: CycleOptions,
+  ) {
+    this.#runner = runner
+    this.#batches = batches
+    this.#options = options
+    this.#reader = new ClaimReader<Row>(runner.t, runner.owner)
+    this.#excluded = new ExcludedRows(options.clock)
+    if (bucket === 'all' && runner.statements.buckets !== undefined)
+      this.#buckets = new BucketTurns(runner, runner.statements.buckets.waiting, options)
+    else this.#scansOf(runner.table.bucket === undefined || bucket === 'all' ? undefined : bucket)
+  }
+
+  /** Something may have become claimable. */
+  wake(): void {
+    this.#buckets?.wake()
+    for (const scans of this.#scans.values()) scans.wake()
+  }
+
+  /** The ordering keys of these rows may have become free, without a settlement by this cycle. */
+  keysFreed(leases: readonly Lease[]): void {
+    for (const lease of leases) {
+      const key = orderingKeyOf(lease)
+      if (key !== undefined) this.#scansOf(lease.bucket).continueKeys([key])
+    }
+  }
+
+  async send({ settlements, room }: CycleRequest): Promise<CycleAnswer<Row>> {
+    const { clock } = this.#options
+    const batches = settlements.flat()
+    this.keysFreed(batches.flatMap(({ asked }) => asked))
+    const harvest = emptyHarvest<Row>()
+    const sentAt = clock.monotonicNow()
+    const scanned = room === undefined ? [] : await this.#bucketsToScan()
+    const parts = this.#parts(batches, room, scanned, harvest)
+    const answers = await this.#sendAll(parts)
+    const tookMs = clock.monotonicNow() - sentAt
+    const rows = harvest.rows.length + batches.reduce((sum, { asked }) => sum + asked.length, 0)
+    for (const bucket of scanned) this.#scansOf(bucket).took(tookMs, rows)
+    const ended = settlements.map((own) => joined(own.map((batch) => answers.get(batch) ?? NOTHING_ENDED)))
+    if (room === undefined) return { ended }
+    return { ended, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
+  }
+
+  /** A claim by itself, by one way after the other, until there is no more room. From the start. */
+  async claimOnce(room: ClaimRoom, bucket: number | undefined): Promise<Claim<Row>> {
+    const { clock } = this.#options
+    const scans = new Scans<Row>(this.#runner, this.#reader, { bucket, clock, excluded: this.#excluded })
+    const harvest = emptyHarvest<Row>()
+    const sentAt = clock.monotonicNow()
+    const left = (): ClaimRoom => ({
+      ...room,
+      rows: room.rows - harvest.rows.length,
+      bytes: room.bytes - bytesOf(harvest.rows),
+    })
+    const send = async (due: DueClaim | undefined): Promise<void> => {
+      if (due !== undefined) await this.#sendAll([{ batches: [], claims: [{ due, bucket }], harvest }])
+    }
+    for (const way of scans.ways) {
+      // A walk from key to key that stops on its way is not at its end.
+      do if (left().rows > 0 && left().bytes > 0) await send(scans.scan(way, left(), harvest))
+      while (harvest.rows.length === 0 && scans.hasMore(way) && room.groups !== undefined)
+    }
+    if (left().rows > 0 && (room.suspects?.suspects ?? 0) > 0) await send(scans.claimSuspects(left(), harvest))
+    if (harvest.rows.length === 0) await send(scans.askNextDue(room, harvest))
+    return this.#claimed(room, harvest, { sentAt, more: scans.ways.some((way) => scans.hasMore(way)) })
+  }
+
+  /** Claims these rows and no others. */
+  async claimRows(
+    ids: readonly string[],
+    { leaseMs }: Pick<ClaimRoom, 'leaseMs'>,
+    bucket: number | undefined,
+  ): Promise<Claim<Row>> {
+    const sentAt = this.#options.clock.monotonicNow()
+    const harvest = emptyHarvest<Row>()
+    harvest.rows.push(...(await this.#claimNamed(ids, leaseMs, bucket)))
+    return this.#claimed({ leaseMs }, harvest, { sentAt, more: false })
+  }
+
+  /** In which buckets this cycle looks for rows. */
+  async #bucketsToScan(): Promise<readonly (number | undefined)[]> {
+    if (this.#buckets === undefined) return [...this.#scans.keys()]
+    return this.#buckets.next()
+  }
+
+  #parts(
+    batches: readonly Batch[],
+    room: ClaimRoom | undefined,
+    scanned: readonly (number | undefined)[],
+    harvest: Harvest<Row>,
+  ): Part<Row>[] {
+    const parts = new Map<number | undefined, Part<Row>>()
+    const partOf = (bucket: number | undefined): Part<Row> => {
+      const place = this.#runner.isDistributed ? bucket : undefined
+      const part = parts.get(place) ?? { batches: [], claims: [], harvest }
+      parts.set(place, part)
+      return part
+    }
+    for (const batch of batches) partOf(batch.bucket).batches.push(batch)
+    if (room === undefined) return [...parts.values()]
+    let rows = room.rows
+    const add = (bucket: number | undefined, limit: number, due: (part: ClaimRoom) => DueClaim[]): void => {
+      const bytes = Math.max(1, Math.floor((room.bytes * limit) / Math.max(1, room.rows)))
+      for (const claim of due({ ...room, rows: limit, bytes })) partOf(bucket).claims.push({ due: claim, bucket })
+      rows -= limit
+    }
+    // Of other buckets only the keys continue whose rows were settled.
+    for (const [bucket, scans] of this.#scans) {
+      const keys = scanned.includes(bucket) ? 0 : Math.min(scans.continued, Math.floor(rows / 2))
+      if (keys > 0) add(bucket, keys, (part) => scans.planContinued(part, harvest))
+    }
+    const each = [...scanned]
+    each.forEach((bucket, i) => {
+      const limit = Math.ceil(rows / (each.length - i))
+      if (limit > 0) add(bucket, limit, (part) => this.#scansOf(bucket).plan(part, harvest))
+    })
+    return [...parts.values()]
+  }
+
+  /** Returns what became of each batch. */
+  async #sendAll(parts: readonly Part<Row>[]): Promise<Map<Batch, Ended>> {
+    const answers = new Map<Batch, Ended>()
+    await Promise.all(
+      parts.map(async (part) => {
+        const ended = await this.#send(part)
+        for (const [i, batch] of part.batches.entries()) answers.set(batch, ended[i] ?? NOTHING_ENDED)
+      }),
+    )
+    return answers
+  }
+
+  async #send({ batches, claims, harvest }: Part<Row>): Promise<Ended[]> {
+    let answers: Awaited<ReturnType<StatementRunner['send']>>
+    const statements = [
+      ...batches.map((batch) => this.#batches.bind(batch)),
+      ...claims.map(({ due }) => due.statement),
+    ]
+    try {
+      answers = await this.#runner.send(statements)
+      this.#races = 0
+    } catch (error) {
+      for (const { due } of claims) due.failed()
+      const isRace = isDeadlock(error) || (isUniqueViolation(error) && this.#races < MAX_RACES)
+      if (!isRace && !isDataError(error)) throw error
+      this.#races = isRace ? this.#races + 1 : 0
+      const failed = (failedStatement(error) ?? 0) - batches.length
+      const ended = await this.#batches.send(batches)
+      const culprit = claims[failed]
+      if (!isRace && culprit !== undefined) await this.#claimAround(error, culprit, harvest)
+      return ended
+    }
+    for (const [i, { due }] of claims.entries()) due.answered(answers[batches.length + i] ?? [])
+    const ended: Ended[] = []
+    for (const [i, batch] of batches.entries()) ended.push(await this.#batches.sort(batch, answers[i] ?? []))
+    return ended
+  }
+
+  /** A row stops the claim: the rows it would have taken are claimed by their ids, in halves. */
+  async #claimAround(
+    error: unknown,
+    { due, bucket }: Part<Row>['claims'][number],
+    harvest: Harvest<Row>,
+  ): Promise<void> {
+    if (due.find === undefined) throw error
+    const [found = []] = await this.#runner.send([due.find])
+    if (found.length === 0) throw error
+    const ids = found.slice(0, MAX_ROWS_AROUND_CULPRIT).map(([id]) => String(id))
+    harvest.rows.push(...(await this.#claimNamed(ids, due.leaseMs, bucket)))
+    harvest.isAroundCulprit = true
+  }
+
+  async #claimNamed(
+    ids: readonly string[],
+    leaseMs: number,
+    bucket: number | undefined,
+  ): Promise<FoundRow<Row>[]> {
+    const parts = await inHalves(
+      ids,
+      async (part) => this.#claimPart(part, leaseMs, bucket),
+      (id, stop) =>
+        this.#options.onDataError({ verb: 'claim', id, error: stop, retryInMs: this.#excluded.add(id) }),
+    )
+    return parts.flat()
+  }
+
+  /** Repeated where another claim took a row of the same ordering key at the same moment. */
+  async #claimPart(
+    ids: readonly string[],
+    leaseMs: number,
+    bucket: number | undefined,
+  ): Promise<FoundRow<Row>[]> {
+    for (let races = 0; ; races += 1) {
+      try {
+        const values = { leaseMs, bucket, ...this.#runner.idArrays('id', ids) }
+        return this.#reader.read(await this.#runner.run(this.#runner.statements.claimRows, values), bucket)
+      } catch (error) {
+        if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
+      }
+    }
+  }
+
+  async #claimOf(
+    room: ClaimRoom,
+    scanned: readonly (number | undefined)[],
+    harvest: Harvest<Row>,
+    sentAt: number,
+  ): Promise<CycleClaim<Row>> {
+    const all = scanned.map((bucket) => this.#scansOf(bucket))
+    const more = harvest.isAroundCulprit || all.some((scans) => scans.more)
+    this.#buckets?.answered(scanned, harvest.rows, (bucket) => this.#scansOf(bucket).isDrained)
+    const drained = !harvest.isAroundCulprit && this.#isDrained(all)
+    if (drained && harvest.rows.length === 0) await this.#askNextDue(room, all, harvest)
+    const waits = [...all.map(({ fullScanInMs }) => fullScanInMs), this.#buckets?.nextInMs]
+    const nextScanInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
+    return {
+      ...this.#claimed(room, harvest, { sentAt, more }),
+      drained,
+      ...(nextScanInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs }),
+    }
+  }
+
+  #isDrained(scanned: readonly Scans<Row>[]): boolean {
+    if (scanned.some(({ isDrained }) => !isDrained)) return false
+    const isKnown = this.#buckets === undefined || this.#buckets.isDrained
+    return isKnown && [...this.#scans.values()].every(({ continued }) => continued === 0)
+  }
+
+  /** Before the worker waits. What cannot be asked now is found by a poll. */
+  async #askNextDue(room: ClaimRoom, all: readonly Scans<Row>[], harvest: Harvest<Row>): Promise<void> {
+    const asked = all.filter(({ isDueUnknown }) => isDueUnknown)
+    const questions = asked.flatMap((scans) => scans.askNextDue(room, harvest) ?? [])
+    if (questions.length === 0) return
+    const answers = await this.#runner.send(questions.map(({ statement }) => statement)).catch(() => [])
+    for (const [i, rows] of answers.entries()) questions[i]?.answered(rows)
+  }
+
+  #claimed(
+    { leaseMs }: Pick<ClaimRoom, 'leaseMs'>,
+    { rows, suspects, alone, dueInMs }: Harvest<Row>,
+    { sentAt, more }: { readonly sentAt: number; readonly more: boolean },
+  ): Claim<Row> {
+    return {
+      claimed: rows.map(({ lease, row }): Claimed<Row> => ({ lease, row })),
+      more,
+      ...(dueInMs === undefined ? {} : { dueInMs }),
+      ...(suspects.length === 0 ? {} : { suspects, alone }),
+      ...(this.#runner.table.bytes === undefined ? {} : { bytes: bytesOf(rows) }),
+      leaseMs,
+      trustedUntil: trustedUntil(sentAt, leaseMs),
+    }
+  }
+
+  #scansOf(bucket: number | undefined): Scans<Row> {
+    const key = this.#runner.table.bucket === undefined ? undefined : bucket
+    const known = this.#scans.get(key)
+    if (known !== undefined) return known
+    const { clock } = this.#options
+    const scans = new Scans<Row>(this.#runner, this.#reader, { bucket: key, clock, excluded: this.#excluded })
+    this.#scans.set(key, scans)
+    return scans
+  }
+}
+
+const NOTHING_ENDED: Ended = { ended: [], fencedOff: [], busy: [], refused: [] }
+
+function bytesOf(rows: readonly FoundRow<unknown>[]): number {
+  return rows.reduce((sum, { bytes }) => sum + bytes, 0)
+}
