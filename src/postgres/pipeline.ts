@@ -1,4 +1,5 @@
-import pg, { type Client, type Connection, type FieldDef, Result as PgResult, type Submittable } from 'pg'
+import type { Duplex } from 'node:stream'
+import pg, { type Client, Connection, type FieldDef, Result as PgResult, type Submittable } from 'pg'
 import { messageOf } from '../errors.ts'
 import { unreadable } from './client.ts'
 import { endsConnection, isServerError } from './failures.ts'
@@ -29,7 +30,12 @@ interface PgWithUtils {
   readonly utils: { readonly prepareValue: (value: unknown) => Buffer | string | null }
 }
 
-type Value = ReturnType<typeof prepareValue>
+/** Messages that are not sent yet. One write of all of them costs less than one of each, and none is sent by half. */
+let messages: Buffer[] = []
+const writer = new Connection({
+  // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- all that a connection needs to write messages
+  stream: () => ({ writable: true, write: (message: Buffer) => messages.push(message) }) as unknown as Duplex,
+})
 
 /** Where each error of a pipeline occurred. */
 const failures = new WeakMap<object, number>()
@@ -71,6 +77,8 @@ export function pipelineIn(
  */
 export class Pipeline implements Submittable {
   readonly answer: Promise<Result<object>[]>
+  /** The client sets it where the URL has a `query_timeout`, and then waits for its call as long as that. */
+  callback: (() => void) | undefined
   readonly #statements: readonly Statement[]
   readonly #results: ReadResult[]
   #resolve!: (results: Result<object>[]) => void
@@ -79,7 +87,7 @@ export class Pipeline implements Submittable {
   #completed = 0
   #failedAt: number | undefined
   /** What the parser of a value threw. The statements take effect nevertheless, as a single one does. */
-  #unparsed: { readonly error: unknown } | undefined
+  #unparsed: { readonly error: unknown; readonly at: number } | undefined
 
   constructor(client: Client, statements: readonly Statement[]) {
     this.#statements = statements
@@ -88,8 +96,14 @@ export class Pipeline implements Submittable {
       ({ rowMode }) => new PgResult(rowMode as string, client as never) as unknown as ReadResult,
     )
     this.answer = new Promise((resolve, reject) => {
-      this.#resolve = resolve
-      this.#reject = reject
+      this.#resolve = (results) => {
+        this.callback?.()
+        resolve(results)
+      }
+      this.#reject = (error) => {
+        this.callback?.()
+        reject(error)
+      }
     })
   }
 
@@ -109,31 +123,37 @@ export class Pipeline implements Submittable {
 
   /** Notes which statement failed with this error, for `failedStatement`. */
   locate(error: unknown): void {
-    locate(error, this.#failedAt)
+    if (this.#failedAt !== this.#statements.length) locate(error, this.#failedAt)
   }
 
   submit(connection: Connection): Error | null {
-    const values: Value[][] = []
-    try {
-      for (const each of this.#statements)
-        values.push((each.values ?? []).map((value) => prepareValue(value)))
-    } catch (error) {
-      this.#failedAt = values.length
-      return error instanceof Error ? error : new Error(messageOf(error))
-    }
     // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves parsedStatements out
     const { parsedStatements } = connection as unknown as PreparingConnection
-    const texts = new Map<string, string>()
-    for (const [at, { name, text }] of this.#statements.entries()) {
-      if (name === undefined) continue
-      if ((parsedStatements[name] ?? texts.get(name) ?? text) !== text) {
-        this.#failedAt = at
-        return new Error(`The name ${name} belongs to another prepared statement.`)
+    const parsing = new Map<string, string>()
+    let at = 0
+    try {
+      for (const { name = '', text, values = [] } of this.#statements) {
+        const previous = name === '' ? undefined : (parsedStatements[name] ?? parsing.get(name))
+        if (previous === undefined) {
+          writer.parse({ name, text, types: [] }, true)
+          parsing.set(name, text)
+        } else if (previous !== text)
+          throw new Error(`The name ${name} belongs to another prepared statement.`)
+        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the mapper accepts any value
+        writer.bind({ statement: name, values: values as string[], valueMapper: prepareValue }, true)
+        writer.describe({ type: 'P' }, true)
+        writer.execute({}, true)
+        at += 1
       }
-      if (parsedStatements[name] === undefined) texts.set(name, text)
+      writer.sync()
+      if (connection.stream.writable) connection.stream.write(Buffer.concat(messages))
+      return null
+    } catch (error) {
+      this.#failedAt = at
+      return error instanceof Error ? error : new Error(messageOf(error))
+    } finally {
+      messages = []
     }
-    this.#send(connection, values, texts)
-    return null
   }
 
   handleRowDescription({ fields }: { readonly fields: readonly FieldDef[] }): void {
@@ -147,8 +167,7 @@ export class Pipeline implements Submittable {
     try {
       result.rows.push(result.parseRow(fields))
     } catch (error) {
-      this.#unparsed = { error }
-      this.#failedAt = this.#completed
+      this.#unparsed = { error, at: this.#completed }
     }
   }
 
@@ -178,7 +197,7 @@ export class Pipeline implements Submittable {
       this.#reject(error)
       return
     }
-    if (this.#completed < this.#statements.length) this.#failedAt ??= this.#completed
+    this.#failedAt = this.#completed
     // The client has already forgotten this pipeline. The connection can be used again when the server is ready.
     const settle = (): void => {
       connection.off('readyForQuery', settle)
@@ -191,29 +210,9 @@ export class Pipeline implements Submittable {
 
   handleReadyForQuery(): void {
     if (this.#completed < this.#statements.length) this.#refuse('statements were not answered')
+    this.#failedAt = this.#unparsed?.at
     if (this.#unparsed === undefined) this.#resolve(this.#results)
     else this.#reject(this.#unparsed.error)
-  }
-
-  /** `unparsed` has the names that this connection does not know yet. */
-  #send(connection: Connection, values: readonly Value[][], unparsed: Map<string, string>): void {
-    const { stream } = connection
-    stream.cork()
-    try {
-      for (const [at, { name = '', text }] of this.#statements.entries()) {
-        if (name === '' || unparsed.delete(name)) connection.parse({ name, text, types: [] }, true)
-        connection.bind({ statement: name, values: values[at] ?? [] }, true)
-        connection.describe({ type: 'P' }, true)
-        connection.execute({}, true)
-      }
-      connection.sync()
-    } catch (error) {
-      // Half of it would wait for ever for its end.
-      stream.destroy()
-      throw error
-    } finally {
-      stream.uncork()
-    }
   }
 
   #running(): ReadResult {
