@@ -1,4 +1,5 @@
 import type { Database } from './database.ts'
+import { pipelineIn } from './pipeline.ts'
 import type { Result, Statement } from './queryable.ts'
 
 /** Types, expressions and definitions are printed as by default, whatever the role or the database has set. */
@@ -33,6 +34,7 @@ export function withCatalogPath(db: Database): Database {
     async query<Row extends object = Record<string, unknown>>(statement: Statement): Promise<Result<Row>> {
       return transaction(async (tx) => tx.query<Row>(statement))
     },
+    pipeline: pipelineIn(transaction),
     close: async (options) => db.close(options),
   }
 }

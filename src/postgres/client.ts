@@ -127,7 +127,8 @@ const UNSUPPORTED_METHODS: Readonly<Record<string, string>> = {
   9: 'SSPI',
 }
 
-function unreadable(cause: unknown): LeaseholdError {
+/** The error of a connection that is closed because of what the server sent. */
+export function unreadable(cause: unknown): LeaseholdError {
   const [, number] = /^Unknown authenticationOk message type (\d+)$/.exec(messageOf(cause)) ?? []
   const method = number === undefined ? undefined : (UNSUPPORTED_METHODS[number] ?? `number ${number}`)
   if (method === undefined) {

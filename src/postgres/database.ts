@@ -6,7 +6,7 @@ import { within } from '../timeout.ts'
 import { isNoFreeConnection, isUnavailable, isUnsupportedParameter, unavailable } from './failures.ts'
 import { type Hosts, hostsOf } from './hosts.ts'
 import { explainRefusal, type NeededRole } from './permissions.ts'
-import type { Queryable, Result, Statement } from './queryable.ts'
+import type { Pipelined, Queryable, Result, ResultsOf, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { valueTypes } from './value-types.ts'
 
@@ -60,7 +60,7 @@ export interface TransactionOptions {
   readonly signal?: AbortSignal
 }
 
-export interface Database extends Queryable {
+export interface Database extends Queryable, Pipelined {
   /** Runs the work between BEGIN and COMMIT on one connection. Any error rolls back and is thrown to the caller. */
   transaction<T>(work: (tx: Queryable) => Promise<T>, options?: TransactionOptions): Promise<T>
   /** Refuses new work, waits at most this long (`queryTimeoutMs`) for running work, and closes every connection. */
@@ -209,6 +209,14 @@ export function openDatabase(options: DatabaseOptions): Database {
   return {
     async query<Row extends object = Record<string, unknown>>(statement: Statement): Promise<Result<Row>> {
       return withSession(settings.queryTimeoutMs, async (session) => session.queryAlone<Row>(statement))
+    },
+    async pipeline<Rows extends object[] = Record<string, unknown>[]>(statements: readonly Statement[]) {
+      const results =
+        statements.length === 0
+          ? []
+          : await withSession(settings.queryTimeoutMs, async (session) => session.pipelineAlone(statements))
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the statements, not the compiler, know the rows
+      return results as ResultsOf<Rows>
     },
     async transaction<T>(work: (tx: Queryable) => Promise<T>, choice: TransactionOptions = {}): Promise<T> {
       const queryTimeoutMs = checked('queryTimeoutMs', choice.queryTimeoutMs ?? settings.queryTimeoutMs)

@@ -35,6 +35,7 @@ export {
   type PrintOptions,
 } from './migrate.ts'
 export { isPermissionDenied, type NeededRole } from './permissions.ts'
+export { failedStatement } from './pipeline.ts'
 export { applyRoles, missingRoles, type RoleOptions, rolesSql } from './roles.ts'
 export { describeSchema, SCHEMA_FILE_HEADER } from './schema.ts'
 export type { Queryable, Result, Statement } from './queryable.ts'

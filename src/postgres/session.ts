@@ -9,11 +9,13 @@ import {
   isInFailedTransaction,
   isPreparedStatementMismatch,
   isReadOnly,
+  isServerError,
   isStalePreparedStatement,
   isUnavailable,
   unavailable,
 } from './failures.ts'
 import { explainRefusal, type NeededRole } from './permissions.ts'
+import { Pipeline } from './pipeline.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 
 export type DatabaseEvent =
@@ -74,17 +76,31 @@ export class Session implements Queryable {
     return turn
   }
 
-  /** Runs a statement outside any transaction. If its name is refused, nothing has run and it is sent once more. */
+  /** Runs a statement outside any transaction. */
   async queryAlone<Row extends object>(statement: Statement): Promise<Result<Row>> {
+    return this.#alone([statement], async ([only = statement]) => this.query<Row>(only))
+  }
+
+  /** Runs statements as one transaction, in one round trip. The session must not be used for anything else meanwhile. */
+  async pipelineAlone(statements: readonly Statement[]): Promise<Result<object>[]> {
+    return this.#alone(statements, async (sent) => this.#runPipeline(sent))
+  }
+
+  /** If a name is refused, nothing has been written, and the statements are sent once more. */
+  async #alone<Answer>(
+    statements: readonly Statement[],
+    run: (statements: readonly Statement[]) => Promise<Answer>,
+  ): Promise<Answer> {
+    const isNamed = statements.some(({ name }) => name !== undefined)
     const startedAt = performance.now()
     try {
-      const result = await this.query<Row>(statement)
-      if (performance.now() - startedAt > SLOW_STATEMENT_MS) await this.#discardPlans(statement)
-      return result
+      const answer = await run(statements)
+      if (isNamed && performance.now() - startedAt > SLOW_STATEMENT_MS) await this.#discardPlans()
+      return answer
     } catch (error) {
       const refused = isPreparedStatementMismatch(error) || isStalePreparedStatement(error)
-      if (statement.name === undefined || !refused) throw error
-      return this.query<Row>(withoutName(statement))
+      if (!isNamed || !refused) throw error
+      return run(statements.map(withoutName))
     }
   }
 
@@ -92,8 +108,8 @@ export class Session implements Queryable {
    * A prepared statement keeps the plan that was made when its table was small, until the statistics are updated.
    * Therefore a slow statement is planned again the next time. A claim planned for 5 rows took 1,300 ms on 500,000.
    */
-  async #discardPlans({ name }: Statement): Promise<void> {
-    if (name === undefined || !this.#context.naming.on) return
+  async #discardPlans(): Promise<void> {
+    if (!this.#context.naming.on) return
     // The statement itself has succeeded, and that is what its caller is told.
     await this.query({ text: 'discard plans' }).catch(() => undefined)
   }
@@ -130,28 +146,56 @@ export class Session implements Queryable {
   }
 
   async #run<Row extends object>(statement: Statement, whenUncertain = ''): Promise<QueryResult<Row>> {
+    const config = this.#context.naming.on ? statement : withoutName(statement)
+    return this.#answer(
+      async () => this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] }),
+      () => statement,
+      whenUncertain,
+    )
+  }
+
+  async #runPipeline(statements: readonly Statement[]): Promise<Result<object>[]> {
+    const sent = this.#context.naming.on ? statements : statements.map(withoutName)
+    const pipeline = new Pipeline(this.#client, sent)
+    try {
+      return await this.#answer(
+        async () => this.#client.query(pipeline).answer,
+        () => pipeline.current,
+      )
+    } catch (error) {
+      pipeline.locate(error)
+      // As `pg` does: a stack that leads to who sent the statements, and not to the socket.
+      if (isServerError(error)) Error.captureStackTrace(error)
+      throw error
+    }
+  }
+
+  async #answer<Answer>(
+    send: () => Promise<Answer>,
+    running: () => Statement,
+    whenUncertain = '',
+  ): Promise<Answer> {
     if (this.#failure !== undefined) throw this.#failure
     if (this.#released) {
       throw new LeaseholdError(
         'DATABASE_CLOSED',
-        `A statement came after the end of its transaction: ${brief(statement)}.`,
+        `A statement came after the end of its transaction: ${brief(running())}.`,
         {
           remedy: 'Await every statement inside the function given to transaction().',
         },
       )
     }
-    const config = this.#context.naming.on ? statement : withoutName(statement)
     const sentAt = performance.now()
     // Sent before the timer starts: if `pg` throws, no timer remains that would end the client's next session.
-    const answer = this.#client.query({ ...config, values: [...(config.values ?? [])] })
+    const answer = send()
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
         this.#context.unanswered(sentAt)
-        reject(this.#timeOut(statement, whenUncertain))
+        reject(this.#timeOut(running(), whenUncertain))
       })
       answer
         .then(resolve, (error: unknown) => {
-          reject(this.#classify(error, statement, whenUncertain))
+          reject(this.#classify(error, running(), whenUncertain))
         })
         .finally(() => {
           bound.cancel()
@@ -222,6 +266,8 @@ export class Session implements Queryable {
   #lose(failure: LeaseholdError): void {
     if (this.#failure !== undefined) return
     this.#failure = failure
+    // The client reads nothing more, and who waits until the server is ready would wait for ever.
+    this.#client.connection.stream.destroy()
     this.#context.emit({ type: 'connectionLost', error: failure })
   }
 

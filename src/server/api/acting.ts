@@ -7,6 +7,7 @@ import { LeaseholdError, messageOf } from '../../errors.ts'
 import type { Database, TransactionOptions } from '../../postgres/database.ts'
 import { quoteIdentifier, quoteLiteral } from '../../postgres/identifiers.ts'
 import { DEFAULT_ROLE_PREFIX, type RoleKind } from '../../postgres/permissions.ts'
+import { pipelineIn } from '../../postgres/pipeline.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { requireTenantPolicies } from './tenant-policies.ts'
 
@@ -41,6 +42,7 @@ export function actingAs(db: Database, acting: Acting, prefix: string): Database
   return {
     transaction,
     query: async (statement) => transaction(async (tx) => tx.query(statement)),
+    pipeline: pipelineIn(transaction),
     // It belongs to somebody else.
     close: async () => Promise.resolve(),
   }
@@ -52,20 +54,22 @@ export function actingAs(db: Database, acting: Acting, prefix: string): Database
  */
 export function within(tx: Queryable): Database {
   let savepoints = 0
+  const transaction = async <Result>(work: (tx: Queryable) => Promise<Result>): Promise<Result> => {
+    const name = `nested_${(savepoints += 1)}`
+    await tx.query({ text: `savepoint ${name}` })
+    try {
+      const result = await work(tx)
+      await tx.query({ text: `release savepoint ${name}` })
+      return result
+    } catch (error) {
+      await tx.query({ text: `rollback to savepoint ${name}` })
+      throw error
+    }
+  }
   return {
+    transaction,
     query: async (statement) => tx.query(statement),
-    async transaction(work) {
-      const name = `nested_${(savepoints += 1)}`
-      await tx.query({ text: `savepoint ${name}` })
-      try {
-        const result = await work(tx)
-        await tx.query({ text: `release savepoint ${name}` })
-        return result
-      } catch (error) {
-        await tx.query({ text: `rollback to savepoint ${name}` })
-        throw error
-      }
-    },
+    pipeline: pipelineIn(transaction),
     close: async () => Promise.resolve(),
   }
 }

@@ -186,6 +186,7 @@ describe('a limit of connections', () => {
         })
       },
       query: async () => Promise.reject(new Error('outside of a transaction')),
+      pipeline: async () => Promise.reject(new Error('outside of a transaction')),
       close: async () => Promise.resolve(),
     }
     return { db: staged, started, end: (name) => running.get(name)?.() }

@@ -2,6 +2,7 @@
 import type { Clock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database, TransactionOptions } from '../../postgres/database.ts'
+import { pipelineIn } from '../../postgres/pipeline.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { deadline } from '../../timeout.ts'
 
@@ -174,6 +175,7 @@ export class ConnectionLimiter {
     return {
       transaction,
       query: async (statement) => transaction(async (tx) => tx.query(statement)),
+      pipeline: pipelineIn(transaction),
       // The pool belongs to somebody else. What the request has asked for and does not wait for any more is not read.
       async close() {
         for (const giveUp of own.waiting) giveUp(tooMany('The request has been answered'))

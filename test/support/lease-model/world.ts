@@ -74,6 +74,7 @@ export interface Breakage {
 export function breakDatabase(db: Database, breakage: Breakage): Database {
   return {
     ...breakQueryable(db, breakage),
+    pipeline: async (statements) => db.pipeline(statements.map((each) => broken(each, breakage))),
     transaction: async (work, options) =>
       db.transaction(async (tx) => work(breakQueryable(tx, breakage)), options),
     close: async () => db.close(),
