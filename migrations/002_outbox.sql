@@ -134,8 +134,7 @@ alter table outbox alter column payload set storage external, alter column heade
 create unique index outbox_event_id on outbox (event_id, bucket) where event_id_given;
 create index outbox_pending on outbox (bucket, available_at, id)
   where status = 'PENDING' and ordering_key is null and expiries < 2;
-create index outbox_suspects on outbox (bucket, available_at, id)
-  where status = 'PENDING' and ordering_key is null and expiries >= 2;
+create index outbox_suspects on outbox (bucket, available_at, id) where status = 'PENDING' and expiries >= 2;
 create index outbox_arrivals on outbox (bucket, available_at, id) where status = 'PENDING' and ordering_key is not null;
 create index outbox_keys on outbox (bucket, ordering_key, id)
   where ordering_key is not null and (status = 'PENDING' or parked);
@@ -144,7 +143,7 @@ create index outbox_dead on outbox (bucket, id) where status = 'DEAD';
 
 comment on index outbox_event_id is 'An event id that a producer gives is written once. ON CONFLICT DO NOTHING makes a producer idempotent.';
 comment on index outbox_pending is 'Events without an ordering key, in the order in which they are claimed.';
-comment on index outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process begins with one such event at a time.';
+comment on index outbox_suspects is 'Events whose lease has expired at least twice: a process begins with one such event at a time.';
 comment on index outbox_arrivals is 'Events of ordering keys that wait, in the order in which they become due: claims find in it which keys have something to do.';
 comment on index outbox_keys is 'Events of ordering keys that wait. The head of a key without an event in flight is the first entry of that key.';
 comment on index outbox_in_flight is 'At most one event of an ordering key is in flight. Null keys are distinct, so that the index holds every event in flight, for the reaper.';

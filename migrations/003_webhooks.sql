@@ -131,7 +131,7 @@ alter table webhook_outbox alter column body set storage external, alter column 
 create index webhook_outbox_pending on webhook_outbox (bucket, endpoint_id, next_attempt_at, id)
   where delivery_status = 'pending' and ordering_key is null and expiries < 2;
 create index webhook_outbox_suspects on webhook_outbox (bucket, endpoint_id, next_attempt_at, id)
-  where delivery_status = 'pending' and ordering_key is null and expiries >= 2;
+  where delivery_status = 'pending' and expiries >= 2;
 create index webhook_outbox_keys on webhook_outbox (bucket, endpoint_id, ordering_key, id)
   where delivery_status = 'pending' and ordering_key is not null;
 create unique index webhook_outbox_in_flight on webhook_outbox (bucket, endpoint_id, ordering_key) include (id)
@@ -143,7 +143,7 @@ create index webhook_outbox_endpoint on webhook_outbox (endpoint_id, bucket, id)
 create index webhook_outbox_failed_of_endpoint on webhook_outbox (endpoint_id, bucket, id) where delivery_status = 'failed';
 
 comment on index webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
-comment on index webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process begins with one such delivery at a time.';
+comment on index webhook_outbox_suspects is 'Deliveries whose lease has expired at least twice: a process begins with one such delivery at a time.';
 comment on index webhook_outbox_keys is 'The head of an ordering key of an endpoint is the first entry of that key.';
 comment on index webhook_outbox_in_flight is 'At most one delivery of an ordering key is in flight to an endpoint. Null keys are distinct, so that the index holds every delivery in flight, for the reaper.';
 comment on index webhook_outbox_failed is 'Failed deliveries by the time of their failure, for operators and retention.';

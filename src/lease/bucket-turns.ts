@@ -66,7 +66,8 @@ export class BucketTurns {
     this.#wakes += 1
     this.#foundAt = Number.NEGATIVE_INFINITY
     for (const [bucket, { afterMs }] of this.#rechecks)
-      if (afterMs > FIRST_RECHECK_MS) this.#rechecks.set(bucket, { at: this.#now() + FIRST_RECHECK_MS, afterMs: FIRST_RECHECK_MS })
+      if (afterMs > FIRST_RECHECK_MS)
+        this.#rechecks.set(bucket, { at: this.#now() + FIRST_RECHECK_MS, afterMs: FIRST_RECHECK_MS })
   }
 
   /** The buckets to claim from now. A single one is not looked for. */
@@ -103,7 +104,10 @@ export class BucketTurns {
       }
       this.#turns.delete(bucket)
       if (found.has(bucket)) continue
-      const afterMs = Math.min(LONGEST_RECHECK_MS, Math.max(FIRST_RECHECK_MS, 2 * (this.#rechecks.get(bucket)?.afterMs ?? 0)))
+      const afterMs = Math.min(
+        LONGEST_RECHECK_MS,
+        Math.max(FIRST_RECHECK_MS, 2 * (this.#rechecks.get(bucket)?.afterMs ?? 0)),
+      )
       this.#rechecks.set(bucket, { at: now + afterMs, afterMs })
     }
     this.#together = full > 0 ? Math.max(1, full) : Math.min(MAX_TOGETHER, 2 * this.#together)

@@ -30,7 +30,7 @@ export async function statementMismatches(
     const fragments = refused.length === 0 ? [] : await refusedFragments(tx, table)
     if (refused.length > 0) return fragments.length > 0 ? fragments : refused
     for (const statement of [
-      ...[...statements.ways.values()].map(({ claim }) => claim),
+      ...[...statements.scans.values()].map(({ claim }) => claim),
       statements.reap.expired,
     ]) {
       // Parsing does not check privileges, and planning does.
@@ -151,11 +151,8 @@ async function explain(tx: Queryable, statement: LeaseStatement): Promise<void> 
     leaseMs: 1,
     limit: 1,
     steps: 1,
-    overlapMs: 0,
-    rows: 0,
-    oldestFirst: false,
+    rows: 1,
     alone: true,
-    suspects: 1,
     bytes: 1,
     bucket: 0,
     tokens: '{}',

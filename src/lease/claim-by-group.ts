@@ -40,7 +40,7 @@ export function claimByGroup(t: TableSql): ClaimStatements {
     'claim by group',
     $,
     `
-with ${source}${t.table.bytes === undefined ? '' : `,\n${fitting(t, $, 'next', orderBy(t))}`},
+with ${source}${t.table.bytes === undefined ? '' : `,\n${fitting($, 'next', orderBy(t))}`},
 ${chosen(t, $, orderBy(t))}
 ${lease(t, $, 'chosen', foundIn(t, 'next'))}`,
   )
@@ -94,11 +94,7 @@ export function claimKeysByGroup(t: TableSql): ClaimStatements {
   const $ = parameters()
   const { id, key } = orderingOf(t)
   const isSized = t.table.bytes !== undefined
-  const taken = [
-    inBucket(t, $, 't.'),
-    ...among(t, 'chosen'),
-    `(${and(claimableNow(t), '      ')}) is true`,
-  ]
+  const taken = [inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`]
   const names = returned(t).columns.map((_, i) => `c${i + 1}`)
   const claim = statement(
     t.table,
@@ -108,7 +104,7 @@ export function claimKeysByGroup(t: TableSql): ClaimStatements {
 with recursive ${walk(t, $)},
 next as materialized (
   select * from walk where ready
-)${isSized ? `,\n${fitting(t, $, 'next', id)}` : ''},
+)${isSized ? `,\n${fitting($, 'next', id)}` : ''},
 ${chosen(t, $, id)},
 taken as materialized (
   select t.${id}
@@ -152,7 +148,9 @@ function walk(t: TableSql, $: Parameters): string {
     `o.${key} is not null`,
     `(${t.table.ordering?.unfinished ?? 'true'})`,
   ]
-  const head = (which: string): string => `select ${list([`o.${id}`, `o.${group}`, `o.${key}`, ...due, ...bytesColumn(t)])},
+  const head = (
+    which: string,
+  ): string => `select ${list([`o.${id}`, `o.${group}`, `o.${key}`, ...due, ...bytesColumn(t)])},
       (${and(claimable, '        ')}) is true
         and ${noneInFlight(t, $, 'o')} as ready
     from ${t.target} as o

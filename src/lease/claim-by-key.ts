@@ -40,7 +40,12 @@ ${taken(t, $)}
 ${lease(t, $, 'taken', foundIn(t, 'heads'))}`,
   )
   const $find = parameters()
-  const find = statement(t.table, 'find next of keys', $find, findHeads(t, `with ${heads(t, $find, keys($find))}`, $find))
+  const find = statement(
+    t.table,
+    'find next of keys',
+    $find,
+    findHeads(t, `with ${heads(t, $find, keys($find))}`, $find),
+  )
   return { claim, find }
 }
 
@@ -127,7 +132,7 @@ function taken(t: TableSql, $: Parameters): string {
     ...among(t, isSized ? 'fitting' : 'heads'),
     `(${and(claimableNow(t), '      ')}) is true`,
   ]
-  return `${isSized ? `${fitting(t, $, 'heads', id)},\n` : ''}taken as materialized (
+  return `${isSized ? `${fitting($, 'heads', id)},\n` : ''}taken as materialized (
   select t.${id}
   from ${t.target} as t
   where ${and(where, '    ')}

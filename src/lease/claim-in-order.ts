@@ -34,7 +34,7 @@ export function claimInOrder(t: TableSql): ClaimStatements {
 with next as materialized (
   ${scan(t, $)}
   for update skip locked
-)${isSized ? `,\n${fitting(t, $, 'next', orderBy(t))}` : ''}
+)${isSized ? `,\n${fitting($, 'next', orderBy(t))}` : ''}
 ${lease(t, $, isSized ? 'fitting' : 'next', foundIn(t, 'next'))}`,
   )
   const $find = parameters()

@@ -93,6 +93,7 @@ export interface FoundRow<Row> extends Claimed<Row> {
   readonly bytes: number
   /** The columns of the order, as texts; null where a column is. */
   readonly order: readonly (string | null)[]
+  readonly place: number
 }
 
 /** Reads the rows that the claims of a table return. */
@@ -126,7 +127,7 @@ export class ClaimReader<Row extends object> {
   }
 
   #row(values: AnswerRow, bucket: number | undefined, until: Date): FoundRow<Row> {
-    const { bytes, id: idAt, order, columns: from } = this.#positions
+    const { bytes, id: idAt, order, place, columns: from } = this.#positions
     const row: Record<string, unknown> = {}
     for (let i = 0; i < this.#columns.length; i += 1) row[this.#columns[i] ?? ''] = values[from + i]
     // A whole number, as `pg` or a parser that somebody has set for it hands it out.
@@ -140,18 +141,19 @@ export class ClaimReader<Row extends object> {
       row: row as Row,
       bytes: bytes === undefined ? 0 : Number(values[bytes]),
       order: order.map((at) => textOrNull(values[at])),
+      place: place === undefined ? 0 : Number(values[place]),
     }
   }
 
   /** Nulls come last in ascending order, as in PostgreSQL. */
   #compare(a: FoundRow<Row>, b: FoundRow<Row>): number {
-    for (const [i, { type, direction }] of this.#order.entries()) {
+    for (const [i, { type, direction }] of a.order.length === 0 ? [] : this.#order.entries()) {
       const [x = null, y = null] = [a.order[i], b.order[i]]
       if (x === y) continue
       const ascending = x === null ? 1 : y === null ? -1 : compareTexts(x, y, NUMBERS.has(type))
       if (ascending !== 0) return direction === 'desc' ? -ascending : ascending
     }
-    return 0
+    return a.place - b.place
   }
 }
 

@@ -74,12 +74,7 @@ export class LeaseCycle<Row extends object> {
   readonly #buckets: BucketTurns | undefined
   #races = 0
 
-  constructor(
-    runner: StatementRunner,
-    batches: LeaseBatches,
-    bucket: number | 'all',
-    options: CycleOptions,
-  ) {
+  constructor(runner: StatementRunner, batches: LeaseBatches, bucket: number | 'all', options: CycleOptions) {
     this.#runner = runner
     this.#batches = batches
     this.#options = options
@@ -140,7 +135,8 @@ export class LeaseCycle<Row extends object> {
       do if (left().rows > 0 && left().bytes > 0) await send(scans.scan(way, left(), harvest))
       while (harvest.rows.length === 0 && scans.hasMore(way) && room.groups !== undefined)
     }
-    if (left().rows > 0 && (room.suspects?.suspects ?? 0) > 0) await send(scans.claimSuspects(left(), harvest))
+    if (left().rows > 0 && (room.suspects?.suspects ?? 0) > 0)
+      await send(scans.claimSuspects(left(), left().rows, harvest))
     if (harvest.rows.length === 0) await send(scans.askNextDue(room, harvest))
     return this.#claimed(room, harvest, { sentAt, more: scans.ways.some((way) => scans.hasMore(way)) })
   }
@@ -181,7 +177,8 @@ export class LeaseCycle<Row extends object> {
     let rows = room.rows
     const add = (bucket: number | undefined, limit: number, due: (part: ClaimRoom) => DueClaim[]): void => {
       const bytes = Math.max(1, Math.floor((room.bytes * limit) / Math.max(1, room.rows)))
-      for (const claim of due({ ...room, rows: limit, bytes })) partOf(bucket).claims.push({ due: claim, bucket })
+      for (const claim of due({ ...room, rows: limit, bytes }))
+        partOf(bucket).claims.push({ due: claim, bucket })
       rows -= limit
     }
     // Of other buckets only the keys continue whose rows were settled.

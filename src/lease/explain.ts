@@ -787,9 +787,8 @@ export async function tryClaim(
       await tx.query({ text: LOCK_TIMEOUT_SQL })
       const runner = new StatementRunner(tx, table, shape, 'leasehold explain')
       const values = { ...runner.idArrays('id', [id]), bucket, leaseMs: TRIAL_LEASE_MS }
-      const rows = await runner.run(runner.statements.claimRows, values, { tx, rowMode: 'array' })
-      // The first row has what concerns the whole claim.
-      isClaimed = rows.length > 1
+      const rows = await runner.run(runner.statements.claimRows, values, { tx })
+      isClaimed = rows.length > 0
       throw rollback
     })
   } catch (error) {

@@ -100,10 +100,10 @@ function claimSearches(table: LeaseTable, shape: TableShape): Search[] {
   }
   if (expiries !== undefined) {
     searches.push({
-      what: 'no index serves the scan for suspects, which every claim makes and which would read every row',
+      what: 'no index serves the search for suspects, which would read every row',
       purpose: 'suspects',
       columns: inOrder,
-      among: `${unkeyed} AND ${counter} >= ${SUSPECT_EXPIRIES}`,
+      among: `(${table.claimable}) AND ${counter} >= ${SUSPECT_EXPIRIES}`,
       only: due,
       // Suspects are few, and are found by an index that has nothing else in it.
       fits: ({ predicate = '' }) => mentions(predicate, expiries),

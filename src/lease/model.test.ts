@@ -129,7 +129,7 @@ describe.each([
 
 describe('the checker of the model', () => {
   const writes = /^leasehold_(renew|release|settle)/
-  const claims = /^leasehold_(claim|settle_and_claim)/
+  const claims = /^leasehold_claim/
   const broken: readonly (Breakage & {
     readonly without: string
     readonly tableOf: (name: string) => ModelTable
@@ -234,16 +234,16 @@ describe('the checker of the model', () => {
     {
       without: 'LIFE-13: the head of a key',
       tableOf: orderedTable,
-      statements: /^leasehold_claim_by_key/,
-      piece: 'order by topic, id limit 1',
-      instead: 'order by topic, id desc limit 1',
+      statements: /^leasehold_claim_(?:arrived|next_of)_keys/,
+      piece: 'order by o.topic, o.id limit 1',
+      instead: 'order by o.topic, o.id desc limit 1',
       objects: /of its key is before it/,
     },
     {
       without: 'LIFE-13: keys that belong to their group',
       tableOf: groupedTable,
-      statements: /^leasehold_claim_by_group/,
-      piece: 'f.endpoint = t.endpoint',
+      statements: /^leasehold_claim_keys_by_group/,
+      piece: 'f.endpoint = o.endpoint',
       instead: 'true',
       objects: /did not find rows|never finish/,
     },
@@ -290,7 +290,7 @@ describe('the checker of the model', () => {
       { verb: 'insert', rows: 2 },
       { verb: 'claim', worker: 0, limit: 1, from: 'start' },
       { verb: 'commit' },
-      { verb: 'settleAndClaim', worker: 0, leasesOf: 0, picks: [0], limit: 2, way: 0 },
+      { verb: 'settleAndClaim', worker: 0, leasesOf: 0, picks: [0], limit: 2 },
     ]
     const live = async (name: string, through?: (db: Database) => Database): Promise<void> => {
       const world = await worldOf(orderedTable(name), through)
@@ -299,9 +299,9 @@ describe('the checker of the model', () => {
     }
     await live('late')
     const breakage = {
-      statements: /^leasehold_settle_and_claim_by_key/,
-      piece: 'queued.id <> settled.id',
-      instead: 'queued.id > settled.id',
+      statements: /^leasehold_claim_next_of_keys/,
+      piece: 'order by o.topic, o.id limit 1',
+      instead: 'order by o.topic, o.id desc limit 1',
     }
     await expect(live('late_broken', (db) => breakDatabase(db, breakage))).rejects.toThrow(
       'row 3 was claimed, but 1 of its key is before it',

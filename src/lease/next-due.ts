@@ -16,11 +16,15 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
     const where = [inBucket(t, $), ofGroups, `(${claimable})`, ...which, `${at} > now()`]
     const select = `select ${at} from ${t.target}
     where ${and(where, '      ')} order by ${at} limit 1`
-    return ofGroups === '' ? `(${select})` : `(select min(first.${at}) from groups cross join lateral (\n    ${select}\n  ) as first)`
+    return ofGroups === ''
+      ? `(${select})`
+      : `(select min(first.${at}) from groups cross join lateral (\n    ${select}\n  ) as first)`
   }
-  const unkeyed = t.expiries === undefined ? [withoutKey(t)] : [[...withoutKey(t), suspects(t, false)], [suspects(t, true)]]
+  const unkeyed =
+    t.expiries === undefined ? [withoutKey(t)] : [[...withoutKey(t), suspects(t, false)], [suspects(t, true)]]
   // With groups, a walk by key tells when the next row of a key is due.
-  const keyed = t.orderingKey === undefined || t.group !== undefined ? [] : [[`${t.orderingKey.name} is not null`]]
+  const keyed =
+    t.orderingKey === undefined || t.group !== undefined ? [] : [[`${t.orderingKey.name} is not null`]]
   const searched = [...(isOrderedByDue(t) ? unkeyed : []), ...keyed]
   const groups =
     t.group === undefined

@@ -146,6 +146,9 @@ export class Scans<Row extends object> {
   readonly #continued = new Set<string>()
   readonly #walks: Walks = new Map()
   #turn = 0
+  #lastWay: Way | undefined
+  /** Where suspects are claimed by a pipeline of their own: the last one was. */
+  #wereSuspectsLast = false
   #suspectsAt = Number.NEGATIVE_INFINITY
   /** The last claim found no suspect that may run in company. */
   #hasOnlyLonely = false
@@ -213,7 +216,9 @@ export class Scans<Row extends object> {
   /** In how long a scan from the start is affordable that may find rows before the cursor. */
   get fullScanInMs(): number | undefined {
     const now = this.#now()
-    const waiting = [...this.#ways.values()].filter((way) => !way.more && !way.hasSeenAll && way.nextFullScan > now)
+    const waiting = [...this.#ways.values()].filter(
+      (way) => !way.more && !way.hasSeenAll && way.nextFullScan > now,
+    )
     const next = Math.min(...waiting.map(({ nextFullScan }) => nextFullScan))
     return next === Number.POSITIVE_INFINITY ? undefined : next - now
   }
@@ -224,11 +229,18 @@ export class Scans<Row extends object> {
     const now = this.#now()
     const isSuspectsTurn = room.suspects !== undefined && now >= this.#suspectsAt && this.#isCountingExpiries
     const isSingle = this.#hasGroups || room.rows === 1
-    if (isSuspectsTurn && isSingle && this.#turn % 2 === 0) return [this.claimSuspects(room, room.rows, harvest)]
+    this.#wereSuspectsLast = isSuspectsTurn && isSingle && !this.#wereSuspectsLast
+    if (this.#wereSuspectsLast) {
+      const claim = this.claimSuspects(room, room.rows, harvest)
+      if (claim !== undefined) return [claim]
+    }
     const forSuspects =
       isSuspectsTurn && !isSingle ? Math.min(room.suspects?.suspects ?? 0, room.rows - 1) : 0
     const ways = this.#waysInTurn(now)
-    const keys = Math.min(this.#continued.size, room.rows - forSuspects - this.#reservedForOthers(room.rows, ways))
+    const keys = Math.min(
+      this.#continued.size,
+      room.rows - forSuspects - this.#reservedForOthers(room.rows, ways),
+    )
     const free = room.rows - forSuspects - Math.max(0, keys)
     const scans = this.#hasGroups ? ways.slice(0, 1) : free === 1 ? ways.slice(0, 1) : ways
     const bytes = share(room.bytes, (keys > 0 ? 1 : 0) + scans.length)
@@ -238,8 +250,8 @@ export class Scans<Row extends object> {
       const rows = Math.floor(free / scans.length) + (i < free % scans.length ? 1 : 0)
       if (rows > 0) claims.push(this.scan(way, { ...room, rows, bytes }, harvest))
     }
-    if (forSuspects > 0) claims.push(this.claimSuspects(room, forSuspects, harvest))
-    return claims
+    const suspects = forSuspects > 0 ? this.claimSuspects(room, forSuspects, harvest) : undefined
+    return suspects === undefined ? claims : [...claims, suspects]
   }
 
   /** The next rows of keys that continue, and nothing else. */
@@ -274,7 +286,13 @@ export class Scans<Row extends object> {
   }
 
   /** Claims suspects: as many as may run at once, or one that has to run alone. */
-  claimSuspects({ leaseMs, suspects, groups = [] }: ClaimRoom, limit: number, harvest: Harvest<Row>): DueClaim {
+  claimSuspects(
+    { leaseMs, suspects, groups = [] }: ClaimRoom,
+    limit: number,
+    harvest: Harvest<Row>,
+  ): DueClaim | undefined {
+    const statement = this.#runner.statements.claimSuspects
+    if (statement === undefined) return undefined
     const { suspects: most = 1, alone = true } = suspects ?? {}
     const takesAny = alone && (most === 1 || this.#hasOnlyLonely)
     // Each may be of the same group.
@@ -286,8 +304,6 @@ export class Scans<Row extends object> {
       groups: groups.map(({ group }) => group),
     }
     this.#suspectsAt = this.#now() + SUSPECTS_EVERY_MS
-    const statement = this.#runner.statements.claimSuspects
-    if (statement === undefined) throw new TypeError('the table does not count expiries')
     return this.#due(statement, undefined, values, (rows) => {
       const found = this.#reader.read(rows, this.#bucket)
       this.#hasOnlyLonely = found.length === 0 && !takesAny
@@ -322,9 +338,7 @@ export class Scans<Row extends object> {
   scan(way: Way, room: ClaimRoom, harvest: Harvest<Row>): DueClaim {
     const state = this.#ways.get(way) ?? newState()
     if (this.#hasGroups) return this.#scanGroups(way, state, room, harvest)
-    return way === 'order'
-      ? this.#scanInOrder(state, room, harvest)
-      : this.#scanArrived(state, room, harvest)
+    return way === 'order' ? this.#scanInOrder(state, room, harvest) : this.#scanArrived(state, room, harvest)
   }
 
   #scanInOrder(state: WayState, room: ClaimRoom, harvest: Harvest<Row>): DueClaim {
@@ -419,7 +433,8 @@ export class Scans<Row extends object> {
   #dueScan(way: Way, values: Values, answered: (rows: readonly AnswerRow[]) => boolean): DueClaim {
     const statements = this.#runner.statements.scans.get(way)
     const state = this.#ways.get(way)
-    if (statements === undefined || state === undefined) throw new TypeError(`the table is not claimed by ${way}`)
+    if (statements === undefined || state === undefined)
+      throw new TypeError(`the table is not claimed by ${way}`)
     const wakes = this.#wakes
     return this.#due(
       statements.claim,
@@ -442,7 +457,11 @@ export class Scans<Row extends object> {
     answered: (rows: readonly AnswerRow[]) => void,
     failed: () => void = () => undefined,
   ): DueClaim {
-    const all = { ...values, bucket: this.#bucket, ...this.#runner.idArrays('excluded', this.#excluded.current()) }
+    const all = {
+      ...values,
+      bucket: this.#bucket,
+      ...this.#runner.idArrays('excluded', this.#excluded.current()),
+    }
     return {
       statement: this.#runner.bind(claim, all),
       leaseMs: Number(values['leaseMs'] ?? 0),
@@ -486,8 +505,10 @@ export class Scans<Row extends object> {
     const ways = this.ways
     const due = ways.filter((way) => (this.#ways.get(way)?.drainedUntil ?? 0) <= now)
     const among = due.length === 0 ? ways : due
-    const first = this.#turn % among.length
-    return [...among.slice(first), ...among.slice(0, first)]
+    const next = this.#lastWay === undefined ? 0 : (among.indexOf(this.#lastWay) + 1) % among.length
+    const inTurn = [...among.slice(next), ...among.slice(0, next)]
+    this.#lastWay = inTurn[0]
+    return inTurn
   }
 
   /** Busy keys must not keep all slots: while others may have rows, some of the room is theirs. */
@@ -545,7 +566,6 @@ export class Scans<Row extends object> {
     return this.#clock.monotonicNow()
   }
 }
-
 
 const COLLATED = new Set(['text', 'character varying'])
 

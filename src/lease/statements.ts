@@ -84,5 +84,7 @@ export function allStatements(statements: LeaseStatements): LeaseStatement[] {
     ...Object.values(finds),
     ...Object.values(statements.buckets ?? {}),
   ]
-  return [...new Map(all.flatMap((each) => (each === undefined ? [] : [[each.name, each] as const]))).values()]
+  return [
+    ...new Map(all.flatMap((each) => (each === undefined ? [] : [[each.name, each] as const]))).values(),
+  ]
 }

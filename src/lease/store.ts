@@ -113,8 +113,10 @@ export interface Settlement<OutcomeName extends string = string> {
   readonly args?: readonly OutcomeArgs[] | undefined
 }
 
-export interface StoreCycle<Row extends object, OutcomeName extends string = string>
-  extends Pick<LeaseCycle<Row>, 'wake' | 'keysFreed'> {
+export interface StoreCycle<Row extends object, OutcomeName extends string = string> extends Pick<
+  LeaseCycle<Row>,
+  'wake' | 'keysFreed'
+> {
   send(request: {
     readonly settlements: readonly Settlement<OutcomeName>[]
     readonly room?: ClaimRoom | undefined
@@ -221,14 +223,17 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       return {
         wake: () => cycle.wake(),
         keysFreed: (leases) => cycle.keysFreed(leases),
-        send: async ({ settlements, room }) => cycle.send({ settlements: settlements.map(settlementOf), room }),
+        send: async ({ settlements, room }) =>
+          cycle.send({ settlements: settlements.map(settlementOf), room }),
       }
     },
 
     async renew(leases, leaseMs) {
       checkLease(leaseMs)
       const until = trustedUntil(clock.monotonicNow(), leaseMs)
-      const { ended, busy, fencedOff, refused } = await end(batches.of(statements.renew, leases, () => ({ leaseMs })))
+      const { ended, busy, fencedOff, refused } = await end(
+        batches.of(statements.renew, leases, () => ({ leaseMs })),
+      )
       for (const { lease, error } of refused) onDataError({ verb: 'renew', id: lease.id, error })
       return {
         renewed: ended,
@@ -286,8 +291,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const found = await runner.run(statements.findExpired[which], values)
       const parts = await inHalves(
         found.map(([id]) => String(id)),
-        async (part) =>
-          runner.run(statements.reap[which], { ...values, ...runner.idArrays('id', part) }),
+        async (part) => runner.run(statements.reap[which], { ...values, ...runner.idArrays('id', part) }),
         (id, stop) => onDataError({ verb: 'reap', id, error: stop, retryInMs: notReaped.add(id) }),
       )
       return parts.flat().map(readReaped)

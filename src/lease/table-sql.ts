@@ -3,7 +3,15 @@ import { CITUS_BUCKETS } from '../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
-import { and, type LeaseStatement, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import {
+  and,
+  type LeaseStatement,
+  list,
+  type Parameters,
+  parameters,
+  statement,
+  wrapped,
+} from './statement.ts'
 import { canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
 
 export const INSTANT = 'timestamp with time zone'
@@ -120,13 +128,18 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
  * `availableAt` is null is not claimed anyway.
  */
 function lowestCursor(table: LeaseTable, shape: TableShape): string[] | undefined {
-  if (table.groups !== undefined) return undefined
+  if (table.groups !== undefined || changesOrder(table)) return undefined
   const lowest = table.order.map(({ column, direction }) => {
     const { type = '', notNull = false } = shape.columns.get(column) ?? {}
     const isNeverNull = notNull || column === table.availableAt
     return direction === 'asc' && isNeverNull ? LOWEST[type] : undefined
   })
   return lowest.every((value) => value !== undefined) ? lowest : undefined
+}
+
+/** A claim writes a column of the order: then the rows that it returns do not tell where they were. */
+function changesOrder({ order, writes }: LeaseTable): boolean {
+  return order.some(({ column }) => Object.hasOwn(writes.claim, column))
 }
 
 /** Types whose values `pg` hands out as the text that PostgreSQL writes, or as numbers that print like it. */
@@ -356,9 +369,13 @@ export interface ReturnedSql {
     readonly bytes: number | undefined
     readonly id: number
     readonly order: readonly number[]
+    /** The row's place among the rows of the claim, where its order cannot be read from it. */
+    readonly place: number | undefined
     readonly columns: number
   }
 }
+
+const PLACE = 'place'
 
 /** Where the token and the end of the lease are. */
 export const TOKEN_AT = 0
@@ -370,14 +387,15 @@ export function returned(t: TableSql): ReturnedSql {
   const add = (sql: string): number => columns.push(sql) - 1
   const bytes = t.table.bytes === undefined ? undefined : add(`coalesce(${t.table.bytes}, 0)`)
   const only = t.idPosition === undefined ? add(rowIdSql(t, 't.')) : undefined
-  const order = t.order.map((column) => {
+  const place = changesOrder(t.table) ? add(PLACE) : undefined
+  const order = (place === undefined ? t.order : []).map((column) => {
     const isId = column.name === t.idColumns[0]?.name && t.idPosition !== undefined
     return isId ? undefined : add(cursorText(column, 't.'))
   })
   const first = columns.length
   columns.push(...t.columns.map((column) => `t.${quote(column)}`))
   const id = only ?? first + (t.idPosition ?? 0)
-  return { columns, positions: { bytes, id, order: order.map((at) => at ?? id), columns: first } }
+  return { columns, positions: { bytes, id, order: order.map((at) => at ?? id), place, columns: first } }
 }
 
 /** Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). */
@@ -391,10 +409,12 @@ export function lease(t: TableSql, $: Parameters, source: string, more: readonly
       : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
+  const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
+  const columns = returned(t).columns.map((column) => (column === PLACE ? place : column))
   return `update ${t.target} as t
 set ${wrapped(set, ', ', '  ')}
 where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}
-returning ${wrapped([...returned(t).columns, ...more], ', ', '  ')}`
+returning ${wrapped([...columns, ...more], ', ', '  ')}`
 }
 
 function claimedToken({ token, owner }: TableSql): string {
@@ -416,7 +436,7 @@ export function scannedColumns(t: TableSql): string[] {
 }
 
 /** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order, but at least one. */
-export function fitting(t: TableSql, $: Parameters, source: string, order: string): string {
+export function fitting($: Parameters, source: string, order: string): string {
   return `fitting as materialized (           -- as many as fit into the byte budget, but at least one
   select *
   from (select *, sum(bytes) over (order by ${order} rows unbounded preceding) as total from ${source}) as sized

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
-import { ClaimCursor } from '../lease/claim-cursor.ts'
-import { type Cases, LEASE_MS, leasesOf } from './fixture.ts'
+import { answered, type Cases, LEASE_MS, leasesOf } from './fixture.ts'
 
 export const claimCases: Cases = {
   'RULE-020-001, RULE-020-050, D8: a claim takes a time-bounded lease, by the database clock': async (
@@ -46,42 +45,41 @@ export const claimCases: Cases = {
     assert.deepEqual(await claim(third, second, first), [first, third])
   },
 
-  'a claim cursor finds every row, including rows before it that become claimable later': async (fixture) => {
+  'a worker finds every row, including rows before its cursor that become claimable later': async (fixture) => {
     const ids = await fixture.subject.insert(25)
     const store = await fixture.store('worker-a')
-    let now = 0
-    const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
+    const cycle = fixture.cycle(store)
     const seen: string[] = []
     let released = false
     for (;;) {
-      const scan = await cursor.claim({ limit: 4, leaseMs: LEASE_MS })
-      const leases = leasesOf(scan)
+      const { claim } = await cycle.send({ settlements: [], room: fixture.room(4) })
+      const leases = (claim?.claimed ?? []).map(({ lease }) => lease)
       if (!released && seen.length > 12) {
         released = true
         await store.release(leases)
       } else {
         seen.push(...leases.map(({ id }) => id))
       }
-      if (leases.length === 0 && scan.drained && scan.fullScanInMs === undefined) break
-      now += scan.fullScanInMs ?? 0
+      if (leases.length > 0 || claim === undefined) continue
+      if (claim.drained && claim.nextScanInMs === undefined) break
+      fixture.passTime(claim.nextScanInMs ?? 0)
     }
     assert.deepEqual(seen.toSorted(), ids.toSorted())
   },
 
-  'one statement can settle rows as done and claim the next ones': async (fixture) => {
+  'one pipeline settles rows and claims the next ones': async (fixture) => {
     await fixture.subject.insert(6)
     const store = await fixture.store('worker-a')
-    if (!store.canSettleAndClaim || fixture.subject.final.outcome !== 'done') return
-    for (const way of store.ways) {
-      const first = await store.claim({ limit: 2, leaseMs: LEASE_MS, way })
-      const leases = leasesOf(first)
-      const args = leases.map(() => fixture.subject.final.args ?? {})
-      const next = await store.settleAndClaim({ leases, args }, { limit: 1, leaseMs: LEASE_MS, way })
-      assert.deepEqual([next.ended, next.fencedOff, next.busy], [leases, [], []])
-      assert.equal(next.claimed.length, 1)
-      const repeated = await store.settleAndClaim({ leases, args }, { limit: 1, leaseMs: LEASE_MS, way })
-      assert.deepEqual([repeated.ended, repeated.fencedOff], [[], leases])
-    }
+    const cycle = fixture.cycle(store)
+    const { outcome, args } = fixture.subject.final
+    const { claim: first } = await cycle.send({ settlements: [], room: fixture.room(2) })
+    const leases = (first?.claimed ?? []).map(({ lease }) => lease)
+    const settlement = { outcome, leases, args: leases.map(() => args ?? {}) }
+    const next = await cycle.send({ settlements: [settlement], room: fixture.room(3) })
+    assert.deepEqual(next.ended, [answered(leases)])
+    assert.equal(next.claim?.claimed.length, 3)
+    const repeated = await cycle.send({ settlements: [settlement] })
+    assert.deepEqual(repeated, { ended: [answered([], leases)] })
   },
 
   'a leased row is not claimed': async (fixture) => {

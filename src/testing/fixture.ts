@@ -1,5 +1,10 @@
-import { ClaimCursor } from '../lease/claim-cursor.ts'
-import { type ClaimRequest, type Ended, openLeaseStore, type LeaseStore } from '../lease/store.ts'
+import {
+  type ClaimRequest,
+  type ClaimRoom,
+  type Ended,
+  openLeaseStore,
+  type LeaseStore,
+} from '../lease/store.ts'
 import { idValues, type Lease } from '../lease/lease.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
@@ -32,6 +37,12 @@ export interface Fixture {
   store(owner: string): Promise<LeaseStore>
   /** Claims until there are this many leases or no more claimable rows. */
   claim(store: LeaseStore, count: number): Promise<Lease[]>
+  /** The cycle of a worker, whose clock stands still apart from a millisecond for each reading. */
+  cycle(store: LeaseStore): ReturnType<LeaseStore['cycle']>
+  /** Room for so many rows, of all groups. */
+  room(rows: number): ClaimRoom
+  /** Lets the clock of `cycle` go on. */
+  passTime(ms: number): void
   settle(store: LeaseStore, leases: readonly Lease[], tx?: Queryable): ReturnType<LeaseStore['settle']>
   /** The whole row as JSON text. */
   image(id: string): Promise<string>
@@ -55,6 +66,7 @@ export function createFixture(subject: LeaseSubject): Fixture {
   const { db, table } = subject
   const target = quoteQualified(table.schema, table.name)
   const until = quote(table.lease.until)
+  let now = 0
 
   function row(id: string): { where: string; values: readonly unknown[] } {
     const key = idValues(table, id)
@@ -93,13 +105,27 @@ export function createFixture(subject: LeaseSubject): Fixture {
       return fromAllGroups(store, subject.groups)
     },
     claim: async (store, count) => {
-      const cursor = new ClaimCursor(store)
       const leases: Lease[] = []
       for (;;) {
-        const claim = await cursor.claim({ limit: count - leases.length, leaseMs: LEASE_MS })
+        const claim = await store.claim({ limit: count - leases.length, leaseMs: LEASE_MS })
         leases.push(...leasesOf(claim))
-        if (leases.length === count || (claim.claimed.length === 0 && claim.drained)) return leases
+        if (leases.length === count || claim.claimed.length === 0) return leases
       }
+    },
+    cycle: (store) =>
+      store.cycle({
+        clock: { monotonicNow: () => (now += 1) },
+        onDataError: () => undefined,
+        bucketCount: () => 1,
+      }),
+    room: (rows) => ({
+      rows,
+      bytes: Number.POSITIVE_INFINITY,
+      leaseMs: LEASE_MS,
+      groups: subject.groups?.map((group) => ({ group, room: rows })),
+    }),
+    passTime: (ms) => {
+      now += ms
     },
     settle: async (store, leases, tx) => {
       const { outcome, args } = subject.final

@@ -26,8 +26,8 @@ export type Operation =
       readonly from: 'start' | 'cursor'
     }
   | { readonly verb: 'claimRows'; readonly worker: number; readonly rows: readonly number[] }
-  /** Settles as done, and claims in the way with this number. */
-  | ({ readonly verb: 'settleAndClaim'; readonly limit: number; readonly way: number } & OnLeases)
+  /** Settles as done, and claims, in one pipeline. */
+  | ({ readonly verb: 'settleAndClaim'; readonly limit: number } & OnLeases)
   | ({ readonly verb: 'renew'; readonly leaseMs: number } & OnLeases)
   | ({
       readonly verb: 'settle'
@@ -94,8 +94,8 @@ function withLeases(leases: fc.Arbitrary<OnLeases>): fc.Arbitrary<Operation> {
     .map(([on, as, within]): Operation => ({ verb: 'settle', ...on, as, within }))
   const release = leases.map((on): Operation => ({ verb: 'release', ...on }))
   const settleAndClaim = fc
-    .tuple(leases, fc.constantFrom(2, 1, 3), fc.nat({ max: 1 }))
-    .map(([on, limit, way]): Operation => ({ verb: 'settleAndClaim', ...on, limit, way }))
+    .tuple(leases, fc.constantFrom(2, 1, 3))
+    .map(([on, limit]): Operation => ({ verb: 'settleAndClaim', ...on, limit }))
   return fc.oneof(
     { weight: 2, arbitrary: renew },
     { weight: 3, arbitrary: settle },

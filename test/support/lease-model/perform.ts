@@ -1,6 +1,6 @@
 /** Runs one operation against the real kernel and records what it reported for each row. */
 import type { Claim, Ended, Lease } from '../../../src/lease/index.ts'
-import type { ClaimRequest } from '../../../src/lease/store.ts'
+import type { ClaimRoom } from '../../../src/lease/store.ts'
 import type { Queryable } from '../../../src/postgres/queryable.ts'
 import { objection, type Ending, reasonOf, type RowEvent } from './row.ts'
 import { LEASE_MS, type Operation, type SettleAs } from './operations.ts'
@@ -8,6 +8,7 @@ import type { Outcome } from './tables.ts'
 import type { Row, Worker, World } from './world.ts'
 
 const LATER_MS = 3_600_000
+const POLL_MS = 1_000
 /** Expired leases are taken back by an operation of their own. */
 const CLAIM = { leaseMs: LEASE_MS, takeExpired: false }
 
@@ -22,7 +23,7 @@ export interface Report {
 
 type OnLeases = Extract<Operation, { readonly picks: readonly number[] }>
 
-/** Chooses the leases and rows now, and runs when called. A statement that settles and claims gives two reports. */
+/** Chooses the leases and rows now, and runs when called. A pipeline that settles and claims gives two reports. */
 export function prepare(
   world: World,
   ids: readonly string[],
@@ -144,17 +145,28 @@ async function claim(
   operation: Extract<Operation, { readonly verb: 'claim' }>,
 ): Promise<Report> {
   const { limit, from } = operation
-  const { store, cursor } = worker
-  const groups = table.groups?.map((key) => ({ group: key, room: limit }))
-  const request = { ...CLAIM, limit, ...(groups === undefined ? {} : { groups }) }
   if (from === 'start') {
-    const claim = await store.claim(request)
+    const groups = table.groups?.map((key) => ({ group: key, room: limit }))
+    const request = { ...CLAIM, limit, ...(groups === undefined ? {} : { groups }) }
+    const claim = await worker.store.claim(request)
     return reportClaim(operation, worker, claim, !claim.more && claim.claimed.length < limit)
   }
-  const claim = await cursor.claim(request)
-  // If a table has two claim statements, each claim reports about one of them.
-  const isWhole = claim.drained && claim.fullScanInMs === undefined && store.ways.length === 1
-  return reportClaim(operation, worker, claim, isWhole && claim.claimed.length < limit)
+  const { claim } = await worker.cycle.send({ settlements: [], room: roomFor(table, limit) })
+  if (claim === undefined) throw new Error('There was room, and nothing was claimed.')
+  // A worker that finds nothing waits until it is time for another scan.
+  if (claim.claimed.length === 0) worker.clock.now += claim.nextScanInMs ?? POLL_MS
+  // A claim of the cycle may look for rows with ordering keys only, or start after a row that is claimable.
+  return reportClaim(operation, worker, claim, false)
+}
+
+function roomFor({ groups }: World['table'], rows: number): ClaimRoom {
+  return {
+    rows,
+    bytes: Number.POSITIVE_INFINITY,
+    leaseMs: LEASE_MS,
+    groups: groups?.map((group) => ({ group, room: rows })),
+    suspects: { suspects: 1, alone: true },
+  }
 }
 
 function reportClaim(
@@ -178,22 +190,20 @@ function reportClaim(
   return { ...report(operation, events), exhaustive, given }
 }
 
-/** One statement with two reports: what it settled, and what it claimed. */
+/** One pipeline with two reports: what it settled, and what it claimed. */
 async function settleAndClaim(
   world: World,
   operation: Extract<Operation, { readonly verb: 'settleAndClaim' }>,
   leases: readonly Lease[],
 ): Promise<Report[]> {
   const worker = workerOf(world, operation.worker)
-  const { store } = worker
-  if (!store.canSettleAndClaim)
-    return [reportEnded(operation, worker, leases, await store.settle('done', leases), 'done', false)]
-  const way = store.ways[operation.way % store.ways.length]
-  const request: ClaimRequest = { ...CLAIM, limit: operation.limit, way }
-  const answer = await store.settleAndClaim({ leases }, request)
+  const room = roomFor(world.table, operation.limit)
+  const { ended, claim } = await worker.cycle.send({ settlements: [{ outcome: 'done', leases }], room })
+  const [settled] = ended
+  if (settled === undefined || claim === undefined) throw new Error('The pipeline was answered in part.')
   return [
-    reportEnded(operation, worker, leases, answer, 'done', false),
-    reportClaim(operation, worker, answer, false),
+    reportEnded(operation, worker, leases, settled, 'done', false),
+    reportClaim(operation, worker, claim, false),
   ]
 }
 

@@ -1,5 +1,5 @@
-import { ClaimCursor } from '../../../src/lease/claim-cursor.ts'
 import { type Lease, type LeaseStore, openLeaseStore } from '../../../src/lease/index.ts'
+import type { StoreCycle } from '../../../src/lease/store.ts'
 import type { Database } from '../../../src/postgres/database.ts'
 import type { Queryable, Statement } from '../../../src/postgres/queryable.ts'
 import type { Outcome, ModelTable } from './tables.ts'
@@ -16,7 +16,9 @@ export interface Row {
 export interface Worker {
   readonly db: Database
   readonly store: LeaseStore<Row, Outcome>
-  cursor: ClaimCursor<Row>
+  cycle: StoreCycle<Row, Outcome>
+  /** The clock of its cycle. */
+  clock: TickingClock
   /** Oldest first. A worker keeps every lease: with an old one it acts as a zombie. */
   readonly leases: Lease[]
 }
@@ -41,7 +43,7 @@ export async function openWorld(
       const store = await openLeaseStore<Row, Outcome>(db, table.declaration, {
         owner: OWNERS[i] ?? `worker-${i}`,
       })
-      return { db, store, cursor: newCursor(store), leases: [] }
+      return { db, store, ...newCycle(store), leases: [] }
     }),
   )
   return { table, admin, workers, late: [] }
@@ -53,14 +55,22 @@ export async function resetWorld({ table, admin, workers, late }: World): Promis
   await admin.query({ text: `truncate ${table.target} restart identity` })
   for (const worker of workers) {
     worker.leases.length = 0
-    worker.cursor = newCursor(worker.store)
+    Object.assign(worker, newCycle(worker.store))
   }
 }
 
-/** Its clock ticks once whenever it is read, so that which claims scan from the start does not depend on the machine. */
-function newCursor(store: LeaseStore<Row, Outcome>): ClaimCursor<Row> {
-  let ticks = 0
-  return new ClaimCursor(store, { monotonicNow: () => ticks++ })
+/** It ticks once whenever it is read, so that which claims scan from the start does not depend on the machine. */
+interface TickingClock {
+  now: number
+  monotonicNow(): number
+}
+
+function newCycle(store: LeaseStore<Row, Outcome>): Pick<Worker, 'cycle' | 'clock'> {
+  const clock: TickingClock = {
+    now: 0,
+    monotonicNow: () => (clock.now += 1),
+  }
+  return { clock, cycle: store.cycle({ clock, onDataError: () => undefined, bucketCount: () => 1 }) }
 }
 
 /** A defect: in the statements with these names, `piece` is replaced. */
