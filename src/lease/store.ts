@@ -99,7 +99,7 @@ export interface LeaseStore<
   renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
   settle(outcome: OutcomeName, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
   /** Settlements of finished rows and the claims that are due, in one round trip: what a worker sends again and again. */
-  cycle(options: CycleOptions): StoreCycle<Row, OutcomeName>
+  cycle(options?: Partial<Pick<CycleOptions, 'random' | 'clock'>>): StoreCycle<Row, OutcomeName>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
   /** Takes back what has expired, or all that an owner holds; of these ids only, where they are given. */
@@ -128,11 +128,19 @@ export interface StoreOptions {
   /** Default 0. */
   readonly bucket?: number | 'all'
   readonly clock?: Clock
+  /** How many buckets there are. Default: that is not known, and those with rows are found. */
+  readonly bucketCount?: () => number
   /** Told of each row that stops a claim, a renewal or a reap with a data error; `settle` and `release` return theirs. */
   readonly onDataError?: (report: DataErrorReport) => void
 }
 
-const OPTIONS = namesOf<StoreOptions>({ owner: true, bucket: true, clock: true, onDataError: true })
+const OPTIONS = namesOf<StoreOptions>({
+  owner: true,
+  bucket: true,
+  bucketCount: true,
+  clock: true,
+  onDataError: true,
+})
 
 /**
  * Checks the real table, refuses one that does not fit its declaration, and prepares its statements. Of an index that is
@@ -161,11 +169,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   shape: TableShape,
   options: StoreOptions,
 ): LeaseStore<Row, OutcomeName> {
-  const { owner, bucket = 0, clock = systemClock, onDataError = () => undefined } = options
+  const { owner, bucket = 0, bucketCount = () => Number.POSITIVE_INFINITY } = options
+  const { clock = systemClock, onDataError = () => undefined } = options
   const runner = new StatementRunner(db, table, shape, owner)
   const { statements } = runner
   const batches = new LeaseBatches(runner, table.bucket === undefined ? 0 : bucket)
-  const single = new LeaseCycle<Row>(runner, batches, bucket, { clock, onDataError, bucketCount: () => 1 })
+  const single = new LeaseCycle<Row>(runner, batches, bucket, { clock, onDataError, bucketCount })
   /** Rows that stopped a reap with a data error. */
   const notReaped = new ExcludedRows(clock)
 
@@ -219,7 +228,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     },
 
     cycle(cycleOptions) {
-      const cycle = new LeaseCycle<Row>(runner, batches, bucket, cycleOptions)
+      const cycle = new LeaseCycle<Row>(runner, batches, bucket, {
+        clock,
+        onDataError,
+        bucketCount,
+        ...cycleOptions,
+      })
       return {
         wake: () => cycle.wake(),
         keysFreed: (leases) => cycle.keysFreed(leases),

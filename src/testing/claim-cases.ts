@@ -45,7 +45,9 @@ export const claimCases: Cases = {
     assert.deepEqual(await claim(third, second, first), [first, third])
   },
 
-  'a worker finds every row, including rows before its cursor that become claimable later': async (fixture) => {
+  'a worker finds every row, including rows before its cursor that become claimable later': async (
+    fixture,
+  ) => {
     const ids = await fixture.subject.insert(25)
     const store = await fixture.store('worker-a')
     const cycle = fixture.cycle(store)

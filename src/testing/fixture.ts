@@ -112,12 +112,7 @@ export function createFixture(subject: LeaseSubject): Fixture {
         if (leases.length === count || claim.claimed.length === 0) return leases
       }
     },
-    cycle: (store) =>
-      store.cycle({
-        clock: { monotonicNow: () => (now += 1) },
-        onDataError: () => undefined,
-        bucketCount: () => 1,
-      }),
+    cycle: (store) => store.cycle({ clock: { monotonicNow: () => (now += 1) } }),
     room: (rows) => ({
       rows,
       bytes: Number.POSITIVE_INFINITY,

@@ -394,8 +394,6 @@ export class Runtime {
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
       findForgotten: async () => this.#findForgotten(table),
-      // How many buckets a table of the user's has is not known: they are always found.
-      bucketCount: () => (table.schema === this.#schema ? this.#bucketCount : Number.POSITIVE_INFINITY),
       isWoken: () => declaration.wake === true && this.#isListening,
     })
     this.#served.add({ declaration, worker, layers })
@@ -466,7 +464,10 @@ export class Runtime {
   #storeOf(table: LeaseTable, shape: TableShape, bucket: number | 'all'): LeaseStore {
     const of = { worker: this.id, table: tableName(table) }
     const onDataError = (report: DataErrorReport): void => this.events.emit('dataError', { ...of, ...report })
-    return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
+    // How many buckets a table of the user's has is not known: those with rows are found.
+    const isOwn = table.schema === this.#schema
+    const count = isOwn ? { bucketCount: () => this.#bucketCount } : {}
+    return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError, ...count })
   }
 
   get #reaping(): ReaperOptions {

@@ -19,7 +19,7 @@ import type { Pause } from './registry/registry.ts'
 import { RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
 import { stopDeadlines } from './stop-deadlines.ts'
-import { WorkerLoop } from './worker-loop.ts'
+import { WorkerCycle } from './cycle.ts'
 import type { Limits } from './slots/limits.ts'
 import { Slots } from './slots/slots.ts'
 
@@ -45,8 +45,6 @@ export interface WorkerOptions<Row extends object> {
   readonly hold: (rows: readonly RowToRenew[]) => void
   /** The expired leases of this process on rows of this table that none of its workers knows. */
   readonly findForgotten: () => Promise<readonly Lease[]>
-  /** How many buckets there are. */
-  readonly bucketCount: () => number
   /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
 }
@@ -55,7 +53,7 @@ export interface WorkerOptions<Row extends object> {
 const MAX_PAUSE_ERROR_LENGTH = 300
 
 /**
- * Works off one table: claim → run → settle. `WorkerLoop` sends the statements, the slots run the handlers,
+ * Works off one table: claim → run → settle. `WorkerCycle` sends the statements, the slots run the handlers,
  * `Completion` decides what becomes of each row. The rows in flight are bounded from claim to confirmed settlement:
  * slots plus prefetch.
  */
@@ -66,7 +64,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly #gate: PauseGate
   readonly #inFlight: RowsInFlight<Row>
   readonly #lostRows: LostRows<Row>
-  readonly #loop: WorkerLoop<Row>
+  readonly #cycle: WorkerCycle<Row>
   readonly #slots: Slots<Row>
   readonly #watch: LeaseWatch<Row>
   readonly #pauses = new Map<PauseReason, Pause>()
@@ -79,16 +77,16 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.table = tableName(options.store.table)
     const settings = (): WorkerSettings => this.#settings
     const gate = new PauseGate((change) => this.#pauseChanged(change), options.clock)
-    const lostRows = new LostRows<Row>({ ...options, onGivenBack: () => this.#loop.wake() })
+    const lostRows = new LostRows<Row>({ ...options, onGivenBack: () => this.#cycle.wake() })
     const inFlight = new RowsInFlight<Row>({
       ...options,
       giveBack: (row, hasRun) => lostRows.add(row, hasRun),
     })
     const onClaimUnanswered = (leaseMs: number): void => lostRows.claimUnanswered(leaseMs)
-    const loop = new WorkerLoop<Row>({ ...options, settings, gate, inFlight, onClaimUnanswered })
-    const completion = new Completion<Row>({ ...options, inFlight, loop, gate })
+    const cycle = new WorkerCycle<Row>({ ...options, settings, gate, inFlight, onClaimUnanswered })
+    const completion = new Completion<Row>({ ...options, inFlight, cycle, gate })
     const context = { ...options, inFlight }
-    const shared = { ...options, table: this.table, settings, gate, inFlight, loop }
+    const shared = { ...options, table: this.table, settings, gate, inFlight, cycle }
     this.#slots = new Slots<Row>({
       ...shared,
       limits: options.limits,
@@ -100,17 +98,17 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#gate = gate
     this.#inFlight = inFlight
     this.#lostRows = lostRows
-    this.#loop = loop
+    this.#cycle = cycle
   }
 
   /** The number of rows in flight. */
   get inFlight(): number {
-    return this.#slots.running + this.#slots.ready + this.#loop.unsettled + this.#lostRows.size
+    return this.#slots.running + this.#slots.ready + this.#cycle.unsettled + this.#lostRows.size
   }
 
   /** No statement has succeeded since the last one failed. */
   get isFailing(): boolean {
-    return this.#loop.isFailing
+    return this.#cycle.isFailing
   }
 
   /** Why it does not claim at the moment. A worker that is stopping is not paused. */
@@ -124,7 +122,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   start(): void {
     if (this.#settings.paused) this.#gate.shut('operator')
-    this.#loop.start(this.#slots)
+    this.#cycle.start(this.#slots)
     this.#watch.start()
   }
 
@@ -140,7 +138,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   /** Something may have become claimable, and so many workers of this name, in all processes, are told of it. */
   wake(workers = 1): void {
     this.#options.groups?.wake?.()
-    this.#loop.wake(workers)
+    this.#cycle.wake(workers)
   }
 
   /**
@@ -149,10 +147,10 @@ export class Worker<Row extends object = Record<string, unknown>> {
    */
   async idle(): Promise<void> {
     for (;;) {
-      await this.#until(() => this.inFlight === 0 && !this.#loop.isClaiming, Number.POSITIVE_INFINITY)
-      const before = this.#loop.emptyScans
+      await this.#until(() => this.inFlight === 0 && !this.#cycle.isClaiming, Number.POSITIVE_INFINITY)
+      const before = this.#cycle.emptyScans
       this.wake()
-      const isEmpty = (): boolean => this.#loop.emptyScans > before
+      const isEmpty = (): boolean => this.#cycle.emptyScans > before
       await this.#until(() => isEmpty() || this.inFlight > 0, Number.POSITIVE_INFINITY)
       if (isEmpty() && this.inFlight === 0) return
     }
@@ -166,7 +164,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     if (settings.paused && !wasPaused) this.#gate.shut('operator')
     if (!settings.paused && wasPaused) this.#gate.openFor('operator')
     this.#slots.fill()
-    this.#loop.notify()
+    this.#cycle.notify()
   }
 
   /** All rows whose leases are to be renewed, for a heartbeat that starts anew. */
@@ -197,22 +195,22 @@ export class Worker<Row extends object = Record<string, unknown>> {
   async stop(): Promise<{ readonly clean: boolean }> {
     const { handlers, settlements } = stopDeadlines(this.#now(), this.#settings)
     this.#gate.shut('stopping')
-    this.#loop.hurry()
+    this.#cycle.hurry()
     await this.#until(() => this.#slots.running === 0, handlers)
     this.#watch.abortAll('stopping')
-    const isEmpty = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
+    const isEmpty = (): boolean => this.inFlight === 0 && !this.#cycle.isClaiming
     await this.#until(isEmpty, settlements)
     this.#watch.close()
     this.#lostRows.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that is not answered is given up by the pool, not waited for here.
-    await within(Math.max(0, settlements - this.#now()), this.#loop.stop())
+    await within(Math.max(0, settlements - this.#now()), this.#cycle.stop())
     return { clean: isEmpty() && this.#slots.abandoned === 0 }
   }
 
   async #until(isReached: () => boolean, deadline: number): Promise<void> {
-    while (!isReached() && this.#now() < deadline) await this.#loop.waitForChange(deadline - this.#now())
+    while (!isReached() && this.#now() < deadline) await this.#cycle.waitForChange(deadline - this.#now())
   }
 
   #pauseChanged({ reason, paused, forMs, ...cause }: PauseChange): void {
@@ -221,13 +219,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
     if (paused) {
       this.#pauses.set(reason, this.#describePause(reason, cause.error))
       events.emit('paused', { ...of, reason, forMs, ...cause })
-      this.#loop.release(this.#slots.takeReady())
+      this.#cycle.release(this.#slots.takeReady())
     } else {
       this.#pauses.delete(reason)
       const others = [...this.#pauses.keys()]
       events.emit('resumed', { ...of, reason, ...(others.length === 0 ? {} : { stillPausedFor: others }) })
       this.#slots.fill()
-      this.#loop.wake()
+      this.#cycle.wake()
     }
   }
 

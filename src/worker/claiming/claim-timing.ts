@@ -20,13 +20,19 @@ const POLL_FACTOR_WHEN_WOKEN = 5
 const MAX_EXPECTED = 200
 const EXPECTED_STEP_MS = 20
 
+/**
+ * The pause after a claim that found few rows: a claim that finds five costs as much as one that finds fifty. The fewer there
+ * are, the less load there is, and the shorter it is.
+ */
+const MAX_PAUSE_MS = 10
+const PAUSE_PER_ROW_MS = 2
+
 const DATABASE_BACKOFF = { firstMs: 100, longestMs: 5_000 }
 
 /** When to claim: at once while there are more rows, after a poll when there were none, later when nothing answers. */
 export class ClaimTiming {
   readonly #random: () => number
-  #claims = 0
-  #lastHadMore = true
+  #isClaiming = false
   #claimAt = 0
   #claimsAfterWake: number[] = []
   /** In ascending order. */
@@ -39,10 +45,9 @@ export class ClaimTiming {
     this.#random = random
   }
 
-  /** While there is a backlog, loops claim concurrently; otherwise one claim at a time finds all there is. */
   mayClaim(now: number): boolean {
     const due = now >= this.#claimAt || now >= (this.#expected[0] ?? Number.POSITIVE_INFINITY)
-    return due && now >= this.#retryAt && (this.#claims === 0 || this.#lastHadMore)
+    return due && now >= this.#retryAt
   }
 
   /** No statement has succeeded since the last one failed. */
@@ -61,14 +66,14 @@ export class ClaimTiming {
     return next > now ? next : Number.POSITIVE_INFINITY
   }
 
-  /** How many claims were sent and not answered yet. */
-  get claims(): number {
-    return this.#claims
+  /** A claim was sent and is not answered yet. */
+  get isClaiming(): boolean {
+    return this.#isClaiming
   }
 
   /** A claim is sent. True when a row has become due that was expected to. */
   claimSent(now: number): boolean {
-    this.#claims += 1
+    this.#isClaiming = true
     const later = this.#expected.findIndex((at) => at > now)
     const passed = later === -1 ? this.#expected.length : later
     this.#expected.splice(0, passed)
@@ -85,18 +90,23 @@ export class ClaimTiming {
   }
 
   claimReturned(): void {
-    this.#claims -= 1
+    this.#isClaiming = false
   }
 
-  /** With nothing more to claim the next claim is a poll, jittered upwards so that many workers spread out. */
+  /**
+   * A claim was answered. While there are more rows the next one is due at once. One that found some, and no more, is followed
+   * by a pause, so that the next one finds several. After one that found nothing the next claim is a poll, jittered upwards so
+   * that many workers spread out.
+   */
   scanned(
-    scan: { more: boolean; drained: boolean },
+    { found, drained }: { readonly found: number; readonly drained: boolean },
     now: number,
-    poll: { ms: number; woken: boolean },
+    poll: { readonly ms: number; readonly woken: boolean },
   ): void {
-    this.#lastHadMore = scan.more
     const pollMs = poll.ms * (poll.woken ? POLL_FACTOR_WHEN_WOKEN : 1) * (1 + this.#random() / 2)
-    this.#claimAt = scan.drained ? now + (this.#claimsAfterWake.shift() ?? pollMs) : 0
+    if (!drained) this.#claimAt = 0
+    else if (found > 0) this.#claimAt = now + Math.min(MAX_PAUSE_MS, found * PAUSE_PER_ROW_MS)
+    else this.#claimAt = now + (this.#claimsAfterWake.shift() ?? pollMs)
   }
 
   /** No claim before the next poll, or before a row becomes due that is expected to. */

@@ -4,7 +4,7 @@ import type { Clock } from '../../clock.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import type { Events } from '../events.ts'
 import { latenciesOf, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { WorkerLoop } from '../worker-loop.ts'
+import type { WorkerCycle } from '../cycle.ts'
 import {
   agrees,
   failureOf,
@@ -26,7 +26,7 @@ export interface CompletionOptions<Row extends object> {
   readonly random: () => number
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
-  readonly loop: Pick<WorkerLoop<Row>, 'settle' | 'release' | 'notify' | 'keysFreed'>
+  readonly cycle: Pick<WorkerCycle<Row>, 'settle' | 'release' | 'notify' | 'keysFreed'>
   readonly gate: Pick<PauseGate, 'shut' | 'isShutFor'>
   readonly describe?: ((row: Row) => Readonly<Record<string, string>>) | undefined
 }
@@ -42,12 +42,12 @@ export class Completion<Row extends object> {
   }
 
   handlerEnded(row: RowInFlight<Row>, result: HandlerResult): void {
-    const { inFlight, loop } = this.#options
+    const { inFlight, cycle } = this.#options
     inFlight.leaveGroup(row)
     if (row.settledAs !== undefined && agrees(result, row.settledAs)) {
       this.#settledByHandler(row, row.settledAs)
     } else this.#carryOut(row, result, this.#verdictOn(row, result))
-    loop.notify()
+    cycle.notify()
   }
 
   /** An error in our own code at the end of a handler must not end the process; the reaper recovers the row. */
@@ -73,7 +73,7 @@ export class Completion<Row extends object> {
   }
 
   #carryOut(row: RowInFlight<Row>, result: HandlerResult, verdict: Verdict): void {
-    const { clock, inFlight, loop } = this.#options
+    const { clock, inFlight, cycle } = this.#options
     const now = clock.monotonicNow()
     if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
       const isSettled = verdict.verdict === 'settle'
@@ -81,7 +81,7 @@ export class Completion<Row extends object> {
     } else if (verdict.verdict === 'settle') {
       this.#tellFailed(row, verdict)
       inFlight.finish(row)
-      loop.settle(row, verdict.outcome, now)
+      cycle.settle(row, verdict.outcome, now)
     } else {
       this.#release(row, verdict.saturatedForMs, result)
     }
@@ -89,11 +89,11 @@ export class Completion<Row extends object> {
 
   /** In a transaction of the handler's own. */
   #settledByHandler(row: RowInFlight<Row>, outcome: Outcome): void {
-    const { store, clock, events, inFlight, loop } = this.#options
+    const { store, clock, events, inFlight, cycle } = this.#options
     inFlight.drop(row)
     this.#tellFailed(row, { outcome, failure: failureOf(outcome) })
     const ids = [row.lease.id]
-    if (store.table.ordering !== undefined) loop.keysFreed(ids, row.lease.bucket)
+    if (store.table.ordering !== undefined) cycle.keysFreed([row.lease])
     const of = { worker: store.owner, table: this.#table }
     const latencies = latenciesOf([row], outcome.name, store.table.createdAt, clock.monotonicNow())
     events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0, ...latencies })
@@ -110,8 +110,8 @@ export class Completion<Row extends object> {
 
   /** Downstream has no room: the row goes back without counting an attempt (D9). */
   #release(row: RowInFlight<Row>, saturatedForMs: number, result: HandlerResult): void {
-    const { gate, loop } = this.#options
+    const { gate, cycle } = this.#options
     gate.shut('saturated', saturatedForMs, result.ended === 'threw' ? result.error : undefined)
-    loop.release([row], saturatedForMs)
+    cycle.release([row], saturatedForMs)
   }
 }

@@ -7,7 +7,7 @@ import type { ClaimTiming } from '../claiming/claim-timing.ts'
 import { type Events, mayHaveBeenWritten, reportError } from '../events.ts'
 import { latenciesOf, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
 import type { Signal } from '../waiting.ts'
-import { filterBatch, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
+import { filterBatch, type FinishedBatch, type FinishedRows } from './finished-rows.ts'
 
 /** A row that another session has locked is settled or released after this time, if it is free by then. */
 const LOCKED_ROW_RETRY_MS = 200
@@ -20,9 +20,9 @@ export interface SettlerOptions<Row extends object> {
   readonly clock: Clock
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
-  readonly queue: SettlementQueue<Row>
+  readonly finished: FinishedRows<Row>
   readonly timing: Pick<ClaimTiming, 'expect'>
-  /** Notified when rows are no longer in flight, or are back in the queue. */
+  /** Notified when rows are no longer in flight, or wait to be settled again. */
   readonly signal: Signal
 }
 
@@ -42,22 +42,19 @@ export class Settler<Row extends object> {
     return this.#pending
   }
 
-  /** The batch without the rows whose lease can no longer be trusted: those are not settled (D8). */
-  trusted(batch: SettlementBatch<Row> | undefined, now: number): SettlementBatch<Row> | undefined {
+  /** The batches without the rows whose lease can no longer be trusted: those are not settled (D8). */
+  trusted(batches: readonly FinishedBatch<Row>[], now: number): FinishedBatch<Row>[] {
     const { inFlight } = this.#options
-    if (batch === undefined || batch.rows.every((row) => inFlight.isTrusted(row, now))) return batch
-    for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.giveUp(row, batch.outcome)
-    const trusted = filterBatch(batch, (row) => inFlight.isTrusted(row, now))
-    return trusted.rows.length === 0 ? undefined : trusted
-  }
-
-  async send(batch: SettlementBatch<Row>): Promise<Ended> {
-    const { leases, ...args } = settlementOf(batch)
-    return this.#options.store.settle(batch.outcome, leases, args)
+    return batches.flatMap((batch) => {
+      if (batch.rows.every((row) => inFlight.isTrusted(row, now))) return [batch]
+      for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.giveUp(row, batch.outcome)
+      const trusted = filterBatch(batch, (row) => inFlight.isTrusted(row, now))
+      return trusted.rows.length === 0 ? [] : [trusted]
+    })
   }
 
   /** Carries out what the answer of the database means for each row of the batch. */
-  async answered(batch: SettlementBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
+  async answered(batch: FinishedBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
     const { inFlight } = this.#options
     const fates = fatesIn(answer)
     const { unanswered } = answer
@@ -96,7 +93,7 @@ export class Settler<Row extends object> {
    * Rows that were not settled may still be ours: the condition of the outcome (`when`) no longer holds. Those get the
    * outcome that it names for this case. What is still fenced off after that really is.
    */
-  async #settleOtherwise(batch: SettlementBatch<Row>, fates: Map<Lease, Fate>): Promise<void> {
+  async #settleOtherwise(batch: FinishedBatch<Row>, fates: Map<Lease, Fate>): Promise<void> {
     const { store } = this.#options
     const otherwise = store.table.outcomes[batch.outcome]?.otherwise
     if (otherwise === undefined) return
@@ -160,12 +157,12 @@ export class Settler<Row extends object> {
     }
   }
 
-  #retryLocked(batch: SettlementBatch<Row>): void {
-    const { queue, signal } = this.#options
+  #retryLocked(batch: FinishedBatch<Row>): void {
+    const { finished, signal } = this.#options
     this.#pending += batch.rows.length
     setTimeout(() => {
       this.#pending -= batch.rows.length
-      queue.putBack(batch, this.#now())
+      finished.putBack(batch, this.#now())
       signal.notify()
     }, LOCKED_ROW_RETRY_MS)
   }
@@ -177,7 +174,7 @@ export class Settler<Row extends object> {
   }
 
   /** A row that is to be retried after a while is claimed then, and not at the next poll. */
-  #expectRetries({ args = [] }: SettlementBatch<Row>): void {
+  #expectRetries({ args = [] }: FinishedBatch<Row>): void {
     const delays = new Set(args.map((one) => one['delay_ms']))
     for (const delay of delays)
       if (typeof delay === 'number') this.#options.timing.expect(this.#now() + delay)
@@ -203,7 +200,7 @@ export class Settler<Row extends object> {
 
 /** These rows are settled once more. If the first settlement was written, the second finds them fenced off. */
 function markUnanswered<Row extends object>(
-  { rows }: SettlementBatch<Row>,
+  { rows }: FinishedBatch<Row>,
   leases: readonly Lease[],
   error: unknown,
 ): void {

@@ -4,7 +4,7 @@ import type { LeaseStore } from '../../lease/store.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import { type Events, type LossReason, reportError } from '../events.ts'
 import { abort, type AbortReason, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { WorkerLoop } from '../worker-loop.ts'
+import type { WorkerCycle } from '../cycle.ts'
 import type { WorkerSettings } from '../settings.ts'
 import type { Slots } from '../slots/slots.ts'
 import type { HeldRow } from './held-rows.ts'
@@ -18,7 +18,7 @@ export interface LeaseWatchOptions<Row extends object> {
   readonly gate: Pick<PauseGate, 'open'>
   readonly inFlight: RowsInFlight<Row>
   readonly slots: Slots<Row>
-  readonly loop: Pick<WorkerLoop<Row>, 'release' | 'notify'>
+  readonly cycle: Pick<WorkerCycle<Row>, 'release' | 'notify'>
 }
 
 /** Leases are checked this often within the margin between the end of their trust and their end in the database. */
@@ -72,7 +72,7 @@ export class LeaseWatch<Row extends object> {
 
   /** Finds leases whose time of trust has run out, for whatever reason they were not renewed. */
   #check(): void {
-    const { clock, inFlight, slots, loop, settings } = this.#options
+    const { clock, inFlight, slots, cycle, settings } = this.#options
     const now = clock.monotonicNow()
     const { leaseMs } = settings()
     for (const row of slots) {
@@ -81,7 +81,7 @@ export class LeaseWatch<Row extends object> {
     }
     // Another worker could have taken the rows that still wait, and waiting must not cost them an attempt. This comes
     // after the check: for a lease that can no longer be trusted nothing is written, not even a release.
-    loop.release(slots.takeReadyBefore(now - leaseMs / 2))
+    cycle.release(slots.takeReadyBefore(now - leaseMs / 2))
   }
 
   /** The last lease of the longest hold is not renewed, see renewal.ts. */
@@ -94,7 +94,7 @@ export class LeaseWatch<Row extends object> {
     if (row.lost !== undefined) return
     // The handler's own transaction ended the lease; whether that commits is up to the handler.
     if (row.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
-    const { inFlight, slots, loop, gate } = this.#options
+    const { inFlight, slots, cycle, gate } = this.#options
     inFlight.lose(row, reason)
     if (slots.abandon(row)) {
       this.#abort(row, reason)
@@ -102,7 +102,7 @@ export class LeaseWatch<Row extends object> {
     } else inFlight.giveUp(row)
     if (gate.open && slots.isClogged) this.#releaseClogged()
     slots.fill()
-    loop.notify()
+    cycle.notify()
   }
 
   /**
@@ -151,11 +151,11 @@ export class LeaseWatch<Row extends object> {
 
   /** Handlers that ignore their signal occupy all slots. Rows that wait for a slot are better off elsewhere. */
   #releaseClogged(): void {
-    const { table, store, events, slots, loop } = this.#options
+    const { table, store, events, slots, cycle } = this.#options
     const error = new Error(`${slots.abandoned} handlers did not stop when their leases were lost`)
     const what = `claiming rows of ${table}, which pauses until handlers return`
     events.emit('trouble', { worker: store.owner, what, error })
-    loop.release(slots.takeReady())
+    cycle.release(slots.takeReady())
   }
 
   #abort(row: RowInFlight<Row>, reason: AbortReason): void {

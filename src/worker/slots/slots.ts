@@ -4,7 +4,7 @@ import type { Completion } from '../completion/completion.ts'
 import { type HandlerResult, type Outcome, RETURNED_NOTHING } from '../completion/outcome.ts'
 import type { Events } from '../events.ts'
 import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { WorkerLoop } from '../worker-loop.ts'
+import type { WorkerCycle } from '../cycle.ts'
 import type { WorkerSettings } from '../settings.ts'
 import { createLimiter, type Limiter, type Limits } from './limits.ts'
 import { Prefetch } from './prefetch.ts'
@@ -19,7 +19,7 @@ export interface SlotsOptions<Row extends object> {
   readonly run: (row: RowInFlight<Row>) => Promise<Outcome | void>
   readonly gate: Pick<PauseGate, 'open'>
   readonly inFlight: Pick<RowsInFlight<Row>, 'isTrusted'>
-  readonly loop: Pick<WorkerLoop<Row>, 'isStalled' | 'releaseFor'>
+  readonly cycle: Pick<WorkerCycle<Row>, 'isStalled' | 'releaseFor'>
   readonly completion: Pick<Completion<Row>, 'handlerEnded' | 'endedUnexpectedly'>
 }
 
@@ -172,9 +172,9 @@ export class Slots<Row extends object> {
   }
 
   #hasFreeSlot(): boolean {
-    const { settings, gate, loop } = this.#options
+    const { settings, gate, cycle } = this.#options
     const { concurrency } = settings()
-    return this.#running < concurrency && this.#abandoned <= concurrency && gate.open && !loop.isStalled
+    return this.#running < concurrency && this.#abandoned <= concurrency && gate.open && !cycle.isStalled
   }
 
   /** The same with limits per key: rows whose key has no room are passed over. */
@@ -208,14 +208,14 @@ export class Slots<Row extends object> {
   /** Nothing waits but rows of busy keys, and there are free slots: most of them are released, to make room for others. */
   #releaseSurplus(shortestWaitMs: number): void {
     const forMs = Number.isFinite(shortestWaitMs) ? shortestWaitMs : BUSY_KEY_RETRY_MS
-    const { settings, loop } = this.#options
+    const { settings, cycle } = this.#options
     const { concurrency, prefetch } = settings()
     // Half of the free room stays free for rows of other keys: there are slots for them.
     const free = concurrency + this.#prefetch.within(prefetch) - this.#running - this.#abandoned
     const waiting = this.#waiting()
     const surplus = waiting.splice(Math.max(0, Math.min(concurrency, Math.floor(free / 2))))
     this.#setWaiting(waiting)
-    if (surplus.length > 0) loop.releaseFor(surplus, forMs)
+    if (surplus.length > 0) cycle.releaseFor(surplus, forMs)
     clearTimeout(this.#retryTimer)
     this.#retryTimer = setTimeout(() => this.fill(), forMs)
   }

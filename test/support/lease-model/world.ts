@@ -70,7 +70,7 @@ function newCycle(store: LeaseStore<Row, Outcome>): Pick<Worker, 'cycle' | 'cloc
     now: 0,
     monotonicNow: () => (clock.now += 1),
   }
-  return { clock, cycle: store.cycle({ clock, onDataError: () => undefined, bucketCount: () => 1 }) }
+  return { clock, cycle: store.cycle({ clock }) }
 }
 
 /** A defect: in the statements with these names, `piece` is replaced. */
