@@ -1,6 +1,7 @@
 /** What the commands that explain a row have in common: their flags, and how an explanation is printed. */
 import type { Command } from 'commander'
-import type { ExplainOptions, Explanation } from '../admin/explain.ts'
+import type { ExplainOptions } from '../admin/explain/explain.ts'
+import type { Explanation } from '../admin/explain/reasons.ts'
 import type { NeededRole } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { isSet, JSON_FLAG } from './flags.ts'

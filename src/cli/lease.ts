@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
-import { explainedBy, explainRow } from '../admin/explain.ts'
+import { explainRow, workedBy } from '../admin/explain/explain.ts'
 import { messageOf } from '../errors.ts'
 import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
 import { rowId, tableName } from '../lease/index.ts'
@@ -61,7 +61,7 @@ async function explainCommand(run: Run): Promise<number> {
   if (args.length !== 1 && args.length !== table.id.length)
     throw invalidArgument('<id...>', args.join(' '), `give the values of ${table.id.join(', ')}.`)
   const explanation = await withOwnTable(run, async (db, schema) =>
-    explainRow(db, explainedBy(table, declared), id, explainOptions(run, schema)),
+    explainRow(db, workedBy(table, declared), id, explainOptions(run, schema)),
   )
   return printExplanation(run, explanation)
 }

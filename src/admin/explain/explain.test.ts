@@ -1,25 +1,20 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
-import { useProcesses } from '../../test/support/processes.ts'
-import { door, settled, useWorkers } from '../../test/support/running-worker.ts'
-import { useRuntimes } from '../../test/support/runtimes.ts'
-import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
-import { expectAllStaged, remembering } from '../../test/support/staged-reasons.ts'
-import { startWorker } from '../../test/support/worker-process.ts'
-import { hasCode } from '../errors.ts'
-import { leaseTable, openLeaseStore } from '../lease/index.ts'
-import { type Database, openDatabase } from '../postgres/database.ts'
-import { SaturatedError } from '../worker/completion/outcome.ts'
-import { changeSettings } from '../worker/index.ts'
-import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
-import {
-  explainedBy,
-  type ExplainedTable,
-  explainRow,
-  type ExplainOptions,
-  type Explanation,
-  type Reason,
-} from './explain.ts'
+import { backendOf, blocked, openSession, useDatabase } from '../../../test/support/database.ts'
+import { useProcesses } from '../../../test/support/processes.ts'
+import { door, settled, useWorkers } from '../../../test/support/running-worker.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { insertJobs, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
+import { startWorker } from '../../../test/support/worker-process.ts'
+import { hasCode } from '../../errors.ts'
+import { leaseTable, openLeaseStore } from '../../lease/index.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
+import { changeSettings } from '../../worker/index.ts'
+import { findDeadWorkers } from '../../worker/reaper/dead-workers.ts'
+import { explainRow, type ExplainOptions, workedBy } from './explain.ts'
+import type { Explanation, Reason } from './reasons.ts'
+import type { WorkedTable } from './workers.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -46,7 +41,7 @@ afterAll(async () => db.close())
 async function explain(
   id: string,
   options: ExplainOptions = {},
-  explained: Omit<ExplainedTable, 'description'> = JOBS,
+  explained: WorkedTable = JOBS,
 ): Promise<Explanation> {
   return remembered(db, explained, id, options)
 }
@@ -60,7 +55,7 @@ async function reasonOf(
   id: string,
   code: Reason['code'],
   options?: ExplainOptions,
-  explained?: Omit<ExplainedTable, 'description'>,
+  explained?: WorkedTable,
 ): Promise<Reason> {
   let found: Reason | undefined
   await expect
@@ -723,7 +718,7 @@ insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
     const spread = { name: 'spread', table, handle: async () => undefined }
     const one = await start([{ ...spread, bucket: 0 }], { presenceMs: 50 })
     await settled(one.events, ['1'])
-    const explained = explainedBy(table, [{ ...spread, bucket: 0 }])
+    const explained = workedBy(table, [{ ...spread, bucket: 0 }])
     await expect
       .poll(async () => (await explain('2', {}, explained)).reasons, BOUND)
       .toEqual([
@@ -734,7 +729,7 @@ insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
       ])
     await one.runtime.stop()
     const all = { ...spread, bucket: 'all' } as const
-    const { reasons } = await explain('2', {}, explainedBy(table, [all]))
+    const { reasons } = await explain('2', {}, workedBy(table, [all]))
     expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
     const { events } = await start([all], { presenceMs: 50 })
     await settled(events, ['2'])
