@@ -214,23 +214,17 @@ export async function oldSnapshot(tx: Queryable, now: Date, olderThanMs: number)
 /** The lease of a trial, which is never committed. */
 const TRIAL_LEASE_MS = 1_000
 
-export interface Trial {
-  /** Another session may have taken or locked the row meanwhile. */
-  readonly isClaimed: boolean
-  readonly refused: Reason | undefined
-}
-
 /**
- * Claims the row in a transaction that is rolled back, and says what the database answers. That runs the constraints and
- * triggers of the table, and a worker that claims at the same moment skips the row.
+ * Claims the row in a transaction that is rolled back, and completes its reasons by what the database answers. That runs the
+ * constraints and triggers of the table, and a worker that claims at the same moment skips the row.
  */
 export async function tryClaim(
   db: Database,
   table: LeaseTable,
-  shape: TableShape,
-  { id, bucket }: RowAddress,
-): Promise<Trial> {
+  { shape, id, bucket = 0, reasons }: RowAddress & { shape: TableShape; reasons: readonly Reason[] },
+): Promise<readonly Reason[]> {
   const rollback = new Error('rolled back on purpose')
+  // Another session may have taken or locked the row meanwhile.
   let isClaimed = false
   // A store goes on after an error, but its transaction is over: the first error is that of the row.
   let firstError: unknown
@@ -246,16 +240,20 @@ export async function tryClaim(
           })
         },
       }
-      const store = leaseStore(recorded, table, shape, { owner: 'leasehold explain', bucket: bucket ?? 0 })
+      const store = leaseStore(recorded, table, shape, { owner: 'leasehold explain', bucket })
       const { claimed } = await store.claim({ ids: [id], leaseMs: TRIAL_LEASE_MS, limit: 1 })
       isClaimed = claimed.length > 0
       throw rollback
     })
   } catch (error) {
-    if (isDataError(firstError)) return { isClaimed, refused: refusal(firstError) }
+    if (isDataError(firstError))
+      return [refusal(firstError), ...reasons.filter(({ code }) => code !== 'claimable')]
     if (error !== rollback && !isLockConflict(firstError)) throw error
   }
-  return { isClaimed, refused: undefined }
+  const succeeded = (text: string): string => `${text} A claim that was rolled back succeeded.`
+  return reasons.map((each) =>
+    isClaimed && each.code === 'claimable' ? { ...each, text: succeeded(each.text) } : each,
+  )
 }
 
 function refusal(error: unknown): Reason {

@@ -4,7 +4,7 @@ import { useProcesses } from '../../../test/support/processes.ts'
 import { door, settled, useWorkers } from '../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
-import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
+import { codesOf, expectAllStaged, remembering, whenGiven } from '../../../test/support/staged-reasons.ts'
 import { startWorker } from '../../../test/support/worker-process.ts'
 import { hasCode } from '../../errors.ts'
 import { leaseTable, openLeaseStore } from '../../lease/index.ts'
@@ -47,28 +47,16 @@ async function explain(
 }
 
 async function codes(id: string, options?: ExplainOptions): Promise<string[]> {
-  return (await explain(id, options)).reasons.map(({ code }) => code)
+  return codesOf(await explain(id, options))
 }
 
-/** The reason with this code, once it is given. */
 async function reasonOf(
   id: string,
   code: Reason['code'],
   options?: ExplainOptions,
-  explained?: WorkedTable,
+  worked?: WorkedTable,
 ): Promise<Reason> {
-  let found: Reason | undefined
-  await expect
-    .poll(async () => {
-      found = find(await explain(id, options, explained), code)
-      return found?.code
-    }, BOUND)
-    .toBe(code)
-  return found ?? { code, text: '' }
-}
-
-function find({ reasons }: Explanation, code: Reason['code']): Reason | undefined {
-  return reasons.find((reason) => reason.code === code)
+  return whenGiven(async () => explain(id, options, worked), code)
 }
 
 /** One job that a worker of this process holds until the test ends it. */
@@ -339,9 +327,10 @@ insert into public.tokenless (id) values (1)`,
       /^The lease of the worker process doomed with token \d+ expired at .*Z \(\d s ago\), and it waits for the reaper; it .*last seen \d+ s ago/,
     )
     expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'doomed' })
-    const explanation = await explain(id)
-    expect(explanation).toMatchObject({ state: 'expired', reasons: [{}, { code: 'noReaper' }] })
-    expect(find(explanation, 'noReaper')?.command).toBe('leasehold work --only reaper')
+    expect(await explain(id)).toMatchObject({
+      state: 'expired',
+      reasons: [{}, { code: 'noReaper', command: 'leasehold work --only reaper' }],
+    })
     const { events } = await run(
       { handle: async () => undefined, settings: { paused: true, reaperIntervalMs: 200 } },
       { presenceMs: 50 },
@@ -362,12 +351,22 @@ insert into public.direct (id) values (1)`,
     const store = await openLeaseStore(db, table, { owner: 'gone' })
     await store.claim({ limit: 1, leaseMs: 1 })
     await reasonOf('1', 'leaseExpired', {}, explained)
-    const { state, reasons } = await explain('1', {}, explained)
-    expect({ state, codes: reasons.map(({ code }) => code) }).toEqual({
+    const found = await explain('1', {}, explained)
+    expect(found).toMatchObject({
       state: 'expired',
-      codes: ['leaseExpired', 'noWorker'],
+      reasons: [
+        { text: expect.stringContaining('and the next claim takes it') as string },
+        { code: 'noWorker' },
+      ],
     })
-    expect(reasons[0]?.text).toContain('and the next claim takes it')
+    expect(codesOf(await explain('1', { tryClaim: true }, explained))).toEqual(codesOf(found))
+    await db.query({
+      text: `create function public.keep() returns trigger language plpgsql as $$ begin raise exception 'kept as it is'; end $$;
+create trigger keep before update on public.direct for each row execute function public.keep()`,
+    })
+    const refused = await explain('1', { tryClaim: true }, explained)
+    expect(codesOf(refused)).toEqual(['refused', 'leaseExpired', 'noWorker'])
+    expect(refused.reasons[0]?.text).toMatch(/SQLSTATE P0001.*kept as it is/)
   })
 })
 

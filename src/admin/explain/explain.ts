@@ -92,7 +92,7 @@ export async function explainOne<Address extends RowAddress>(
     const { state, reasons } = await allReasons(tx, t, { row, address, rows, options, tableLock })
     const explanation = { table: name, id: row.id, state, reasons }
     const isFree = row.isClaimableNow && state !== 'waiting' && tableLock === undefined
-    return isFree ? { explanation, claimableRow: { row, shape } } : { explanation }
+    return isFree ? { explanation, claimableRow: { ...row, shape, reasons } } : { explanation }
   }).catch(async (error: unknown) => {
     if (!isLockConflict(error)) throw error
     // It was locked meanwhile, or another table is.
@@ -100,23 +100,13 @@ export async function explainOne<Address extends RowAddress>(
     return unread(tableLock?.reason ?? unknownLock(rows.table))
   })
   if (options.tryClaim !== true || claimableRow === undefined) return explanation
-  const { isClaimed, refused } = await tryClaim(db, rows.table, claimableRow.shape, claimableRow.row)
-  return { ...explanation, reasons: afterTrial(explanation.reasons, isClaimed, refused) }
+  return { ...explanation, reasons: await tryClaim(db, rows.table, claimableRow) }
 }
 
 interface Read {
   readonly explanation: Explanation
   /** A claim of it can be tried. */
-  readonly claimableRow?: { readonly row: RowFacts; readonly shape: TableShape }
-}
-
-function afterTrial(reasons: readonly Reason[], isClaimed: boolean, refused: Reason | undefined): Reason[] {
-  if (refused !== undefined) return [refused, ...reasons.filter(({ code }) => code !== 'claimable')]
-  return reasons.map((each) =>
-    each.code === 'claimable' && isClaimed
-      ? { ...each, text: `${each.text} A claim that was rolled back succeeded.` }
-      : each,
-  )
+  readonly claimableRow?: Parameters<typeof tryClaim>[2]
 }
 
 async function findRow(

@@ -1,7 +1,7 @@
 /** The facts of one row, and the reasons in them: its end, its lease, when it is due, its ordering key. */
 import { counted, duration } from '../../figures.ts'
 import { idValues } from '../../lease/lease.ts'
-import { and, type Parameters, parameters, statement } from '../../lease/statement.ts'
+import { and, type LeaseStatement, type Parameters, parameters, statement } from '../../lease/statement.ts'
 import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES } from '../../lease/table.ts'
 import {
   claimableOrExpired,
@@ -154,19 +154,22 @@ async function readOne(
     xmax: t.buckets === undefined ? 't.xmax::text' : "'0'",
   }
   const selected = Object.entries(columns).map(([name, value]) => `${value} as ${quote(name)}`)
-  const { text, parameters: names } = statement(
-    table,
-    'explain',
-    $,
-    `
+  const body = `
 select ${selected.join(',\n  ')}
 from ${t.target} as t
 where ${and([inBucket(t, $, 't.'), ...where], '  ')}
 ${order}
-limit 1`,
-  )
-  const { rows } = await tx.query<RowFacts>({ text, values: names.map((name) => values[name]) })
-  return rows[0] && { ...rows[0], bucket: rows[0].bucket ?? undefined }
+limit 1`
+  const [row] = await ask<RowFacts>(tx, statement(table, 'explain', $, body), values)
+  return row && { ...row, bucket: row.bucket ?? undefined }
+}
+
+async function ask<Row extends object>(
+  tx: Queryable,
+  { text, parameters: names }: LeaseStatement,
+  values: Readonly<Record<string, unknown>>,
+): Promise<Row[]> {
+  return (await tx.query<Row>({ text, values: names.map((name) => values[name]) })).rows
 }
 
 function tokenInOwner({ owner }: TableSql): Sql {
@@ -314,16 +317,11 @@ select ${rowIdSql(t)} as id, ${t.owner} as owner
 from ${t.target}
 where ${and(where, '  ')}
 limit ${MAX_SUSPECTS_NAMED}`
-  const { text, parameters: names } = statement(t.table, 'explain suspect', $, body)
-  const values = names.map(() => row.bucket)
-  const { rows } = await tx.query<{ id: string; owner: string }>({ text, values })
+  const { bucket } = row
+  const running = statement(t.table, 'explain suspect', $, body)
+  const rows = await ask<{ id: string; owner: string }>(tx, running, { bucket })
   const others = rows.map(({ id, owner }) => `${owner} runs ${id}`).join(', ')
   const now = others === '' ? 'no process runs another one of this table now' : `at this moment ${others}`
-  return [
-    reason(
-      'suspect',
-      `${counted(row.expiries, 'lease')} of it expired, so it may be what ended its processes, and a process begins with one such row at a time: ${now}.`,
-      { by: rows[0]?.id },
-    ),
-  ]
+  const text = `${counted(row.expiries, 'lease')} of it expired, so it may be what ended its processes, and a process begins with one such row at a time: ${now}.`
+  return [reason('suspect', text, { by: rows[0]?.id })]
 }
