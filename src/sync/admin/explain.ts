@@ -27,7 +27,7 @@ const ENDED = {
   group: 'definition',
 } as const
 
-/** A check or an attempt that failed is another reason. */
+/** A failed attempt (`retryWait`) stays a reason of its own. */
 const REPLACES: readonly ReasonCode[] = ['scheduled', 'notClaimable']
 
 /** Explains a job. */
