@@ -131,30 +131,27 @@ export async function showEvent(
   checkId(id)
   const { schema } = options
   return readOnly(db, options, { what: 'Finding the event', remedy: TOO_MANY }, async (tx) => {
-    const columns = `${SUMMARY}, payload, headers, ${HISTORY_SQL} as history`
-    const { bucket, row } = await findEvent<SummaryRow & DetailsRow>(tx, schema, id, columns)
-    const { payload, headers, history, ...rest } = row
+    const { bucket, payload, headers, history, ...rest } = await findEvent(tx, schema, id)
     const waitsFor = await waitedFor(tx, schema, bucket, rest)
     return stringifiable({ ...summary(rest), payload, headers, history: readHistory(history), waitsFor })
   })
 }
 
 /** Finds the event with this number or event id in all buckets; fails if there is none. */
-export async function findEvent<Row extends object>(
+export async function findEvent(
   tx: Queryable,
   schema: string | undefined,
   id: string,
-  columns: string,
-): Promise<{ readonly bucket: number; readonly row: Row }> {
+): Promise<SummaryRow & DetailsRow & { readonly bucket: number }> {
   for (const bucket of await ownBuckets(tx, schema)) {
     const parameter = positionalParameters()
-    const { rows } = await tx.query<Row>({
-      text: `select ${columns} from ${outboxOf(schema)} as r
+    const { rows } = await tx.query<SummaryRow & DetailsRow>({
+      text: `select ${SUMMARY}, payload, headers, ${HISTORY_SQL} as history from ${outboxOf(schema)} as r
 where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), parameter)}`,
       values: parameter.values,
     })
     const [row] = rows
-    if (row !== undefined) return { bucket, row }
+    if (row !== undefined) return { ...row, bucket }
   }
   throw new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
     remedy: '`leasehold outbox list` shows what is there; retention may have removed it.',

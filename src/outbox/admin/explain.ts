@@ -28,10 +28,7 @@ export async function explainEvent(
       unblock: ({ orderingKey }) =>
         `leasehold outbox unblock${schemaFlag(schema)} --reason '…' -- ${shellArgument(orderingKey ?? '')}`,
     },
-    async find(tx) {
-      const { bucket, row } = await findEvent<{ id: string }>(tx, schema, id, 'r.id::text as id')
-      return { ...row, bucket }
-    },
+    find: async (tx) => findEvent(tx, schema, id),
   }
   return explainOne(db, id, events, options)
 }
