@@ -116,7 +116,7 @@ export const withOutbox = withTablesOf('outbox')
 export const withSync = withTablesOf('sync')
 export const withWebhooks = withTablesOf('webhooks')
 
-type WithTables = <Result>(
+export type WithTables = <Result>(
   run: Pick<Run, 'loaded' | 'log'>,
   act: (db: Database, schema: string) => Promise<Result>,
   /** Of the whole command: a change begins by reading, and whoever is refused there needs more than a reader's role. */

@@ -1,8 +1,10 @@
-/** What the commands that explain a row have in common: their flags, and how an explanation is printed. */
+/** What the commands that explain a row have in common: their flags, what they ask, and how an explanation is printed. */
 import type { Command } from 'commander'
-import type { ExplainOptions, Explanation } from '../admin/explain.ts'
-import type { NeededRole } from '../postgres/index.ts'
+import type { ExplainOptions } from '../admin/explain/explain.ts'
+import type { Explanation } from '../admin/explain/reasons.ts'
+import type { Database } from '../postgres/index.ts'
 import type { Run } from './command.ts'
+import type { WithTables } from './database.ts'
 import { isSet, JSON_FLAG } from './flags.ts'
 import { printable, printableCommand, printableJson } from './output.ts'
 
@@ -15,17 +17,20 @@ export function addExplainFlags(command: Command): Command {
     .option(...JSON_FLAG)
 }
 
-/** A trial needs what a claim needs. */
-export function explainRole({ flags }: Pick<Run, 'flags'>): NeededRole | undefined {
-  return isSet(flags, 'try') ? 'worker' : undefined
-}
-
-export function explainOptions({ flags }: Pick<Run, 'flags'>, schema: string): ExplainOptions {
-  return { schema, tryClaim: isSet(flags, 'try') }
-}
-
-/** One line for each reason, and under it the command that would change it. */
-export function printExplanation({ print, flags }: Run, explanation: Explanation): number {
+/** Explains a row: one line for each reason, and under it the command that would change it. */
+export async function runExplain(
+  run: Run,
+  withTables: WithTables,
+  explain: (db: Database, options: ExplainOptions) => Promise<Explanation>,
+): Promise<number> {
+  const { print, flags } = run
+  const tryClaim = isSet(flags, 'try')
+  const explanation = await withTables(
+    run,
+    async (db, schema) => explain(db, { schema, tryClaim }),
+    // A trial needs what a claim needs.
+    tryClaim ? 'worker' : undefined,
+  )
   if (isSet(flags, 'json')) {
     print(`${printableJson(explanation)}\n`)
     return 0

@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
-import { explainedBy, explainRow } from '../admin/explain.ts'
+import { explainRow, workedBy } from '../admin/explain/explain.ts'
 import { messageOf } from '../errors.ts'
 import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
 import { rowId, tableName } from '../lease/index.ts'
@@ -10,7 +10,7 @@ import type { Database } from '../postgres/index.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { DATABASE_SETTINGS, type Define, type Run, type UsageError } from './command.ts'
 import { withOwnTable, withRunningDatabase } from './database.ts'
-import { addExplainFlags, explainOptions, printExplanation } from './explain.ts'
+import { addExplainFlags, runExplain } from './explain.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
 
 export function addLeaseCommands(lease: Command, define: Define): void {
@@ -60,10 +60,9 @@ async function explainCommand(run: Run): Promise<number> {
   const id = more.length === 0 ? only : rowId(only, ...more)
   if (args.length !== 1 && args.length !== table.id.length)
     throw invalidArgument('<id...>', args.join(' '), `give the values of ${table.id.join(', ')}.`)
-  const explanation = await withOwnTable(run, async (db, schema) =>
-    explainRow(db, explainedBy(table, declared), id, explainOptions(run, schema)),
+  return runExplain(run, withOwnTable, async (db, options) =>
+    explainRow(db, workedBy(table, declared), id, options),
   )
-  return printExplanation(run, explanation)
 }
 
 /** All workers of the table that is named, or whose worker is named. */

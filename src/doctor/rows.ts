@@ -1,12 +1,11 @@
 /** Rows that need somebody: dead ones, held-up keys, suspects, endpoints that get nothing, rows that should be gone. */
-import { schemaFlag } from '../admin/explain.ts'
+import { schemaFlag, shellArgument } from '../admin/shown-commands.ts'
 import { countUpTo } from '../admin/count.ts'
 import { DAY_MS } from '../admin/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { findWrittenAhead } from '../admin/written-ahead.ts'
 import { counted, duration } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
-import { shellArgument } from '../lease/explain.ts'
 import { tableName } from '../lease/table.ts'
 import { keysHeldUp } from '../outbox/admin/held-up-keys.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'

@@ -1,10 +1,9 @@
 /** Worker processes: whether they are alive, of one version, reaped for, and have leases that suit their handlers. */
-import { schemaFlag } from '../admin/explain.ts'
+import { schemaFlag, shellArgument } from '../admin/shown-commands.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
 import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { checkTable } from '../lease/check-table.ts'
-import { shellArgument } from '../lease/explain.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'

@@ -1,6 +1,6 @@
 /** Which test file makes a row wait for which reason. Each file shows that these were really returned. */
 import { expect, it } from 'vitest'
-import type { Explanation, ReasonCode } from '../../src/lease/explain.ts'
+import type { Explanation, Reason, ReasonCode } from '../../src/admin/explain/reasons.ts'
 
 export const STAGED = {
   admin: [
@@ -55,6 +55,25 @@ export function remembering<Args extends readonly unknown[]>(
     for (const { code } of explanation.reasons) returnedHere().add(code)
     return explanation
   }
+}
+
+export function codesOf({ reasons }: Explanation): ReasonCode[] {
+  return reasons.map(({ code }) => code)
+}
+
+/** The reason with this code, once it is given. */
+export async function whenGiven(explain: () => Promise<Explanation>, code: ReasonCode): Promise<Reason> {
+  let found: Reason | undefined
+  await expect
+    .poll(
+      async () => {
+        found = (await explain()).reasons.find((each) => each.code === code)
+        return found?.code
+      },
+      { timeout: 120_000, interval: 20 },
+    )
+    .toBe(code)
+  return found ?? { code, text: '' }
 }
 
 /** To be called at the end of the file: the test needs those before it. */

@@ -21,7 +21,7 @@ import { isDistributed } from '../../postgres/citus.ts'
 import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
-import { explainOptions, explainRole, printExplanation } from '../explain.ts'
+import { runExplain } from '../explain.ts'
 import {
   addPeriodFlags,
   headersOf,
@@ -149,12 +149,7 @@ export async function showCommand(run: Run): Promise<number> {
 /** `leasehold outbox explain <id>` */
 export async function explainCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
-  const explanation = await withOutbox(
-    run,
-    async (db, schema) => explainEvent(db, id, explainOptions(run, schema)),
-    explainRole(run),
-  )
-  return printExplanation(run, explanation)
+  return runExplain(run, withOutbox, async (db, options) => explainEvent(db, id, options))
 }
 
 function described(event: EventDetails, now: Date, width: number | undefined): string {

@@ -12,7 +12,7 @@ import { SYNC_STATES } from '../../sync/transitions.ts'
 import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
-import { explainOptions, explainRole, printExplanation } from '../explain.ts'
+import { runExplain } from '../explain.ts'
 import {
   addPeriodFlags,
   durationFlag,
@@ -183,15 +183,9 @@ export async function showCommand(run: Run): Promise<number> {
 export async function explainCommand(run: Run): Promise<number> {
   const jobId = jobArgument(run.args)
   const [, chunk] = run.args
-  const explanation = await withSync(
-    run,
-    async (db, schema) => {
-      const options = explainOptions(run, schema)
-      return chunk === undefined ? explainJob(db, jobId, options) : explainChunk(db, jobId, chunk, options)
-    },
-    explainRole(run),
+  return runExplain(run, withSync, async (db, options) =>
+    chunk === undefined ? explainJob(db, jobId, options) : explainChunk(db, jobId, chunk, options),
   )
-  return printExplanation(run, explanation)
 }
 
 function described(job: JobProgress, now: Date): string {

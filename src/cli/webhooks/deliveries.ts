@@ -19,7 +19,7 @@ import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitio
 import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
-import { explainOptions, explainRole, printExplanation } from '../explain.ts'
+import { runExplain } from '../explain.ts'
 import {
   addPeriodFlags,
   invalidArgument,
@@ -120,12 +120,9 @@ export async function sendCommand(run: Run): Promise<number> {
 export async function explainCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
   const secretKey = (await secretKeyOf(run.loaded.settings)) ?? ''
-  const explanation = await withWebhooks(
-    run,
-    async (db, schema) => explainDelivery(db, id, { ...explainOptions(run, schema), secretKey }),
-    explainRole(run),
+  return runExplain(run, withWebhooks, async (db, options) =>
+    explainDelivery(db, id, { ...options, secretKey }),
   )
-  return printExplanation(run, explanation)
 }
 
 /** `leasehold webhooks list` */

@@ -131,25 +131,29 @@ export async function showEvent(
   checkId(id)
   const { schema } = options
   return readOnly(db, options, { what: 'Finding the event', remedy: TOO_MANY }, async (tx) => {
-    for (const bucket of await ownBuckets(tx, schema)) {
-      const parameter = positionalParameters()
-      const { rows } = await tx.query<SummaryRow & DetailsRow>({
-        text: `select ${SUMMARY}, payload, headers, ${HISTORY_SQL} as history from ${outboxOf(schema)} as r
-where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), parameter)}`,
-        values: parameter.values,
-      })
-      const [row] = rows
-      if (row === undefined) continue
-      const { payload, headers, history, ...rest } = row
-      const waitsFor = await waitedFor(tx, schema, bucket, rest)
-      return stringifiable({ ...summary(rest), payload, headers, history: readHistory(history), waitsFor })
-    }
-    throw eventNotFound(id)
+    const { bucket, payload, headers, history, ...rest } = await findEvent(tx, schema, id)
+    const waitsFor = await waitedFor(tx, schema, bucket, rest)
+    return stringifiable({ ...summary(rest), payload, headers, history: readHistory(history), waitsFor })
   })
 }
 
-export function eventNotFound(id: string): LeaseholdError {
-  return new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
+/** Finds the event with this number or event id in all buckets; fails if there is none. */
+export async function findEvent(
+  tx: Queryable,
+  schema: string | undefined,
+  id: string,
+): Promise<SummaryRow & DetailsRow & { readonly bucket: number }> {
+  for (const bucket of await ownBuckets(tx, schema)) {
+    const parameter = positionalParameters()
+    const { rows } = await tx.query<SummaryRow & DetailsRow>({
+      text: `select ${SUMMARY}, payload, headers, ${HISTORY_SQL} as history from ${outboxOf(schema)} as r
+where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), parameter)}`,
+      values: parameter.values,
+    })
+    const [row] = rows
+    if (row !== undefined) return { ...row, bucket }
+  }
+  throw new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
     remedy: '`leasehold outbox list` shows what is there; retention may have removed it.',
   })
 }

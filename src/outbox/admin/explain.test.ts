@@ -3,12 +3,11 @@ import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { add, recording, useRelays, write } from '../../../test/support/running-relay.ts'
-import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
+import { codesOf, expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { dead, retry } from '../../worker/completion/outcome.ts'
-import type { Explanation } from '../../admin/explain.ts'
 import * as explaining from './explain.ts'
 import { listEvents } from './browse.ts'
 import { unblock } from './unblock.ts'
@@ -36,10 +35,6 @@ function record(recorded: Database): { readonly recording: Database; readonly st
   const transaction: Database['transaction'] = async (work, options) =>
     recorded.transaction(async (tx) => work(on(tx)), options)
   return { recording: { ...recorded, transaction }, statements }
-}
-
-function codesOf({ reasons }: Explanation): string[] {
-  return reasons.map(({ code }) => code)
 }
 
 describe('finished events', () => {

@@ -2,9 +2,8 @@ import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
-import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
+import { codesOf, expectAllStaged, remembering, whenGiven } from '../../../test/support/staged-reasons.ts'
 import { emptySync, syncChunks } from '../../../test/support/sync-rows.ts'
-import type { Explanation, Reason } from '../../admin/explain.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { cancel } from './cancel.ts'
@@ -22,21 +21,6 @@ beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.workers' })
 })
 afterAll(async () => db.close())
-
-async function reasonOf(explain: () => Promise<Explanation>, code: Reason['code']): Promise<Reason> {
-  let found: Reason | undefined
-  await expect
-    .poll(async () => {
-      found = (await explain()).reasons.find((reason) => reason.code === code)
-      return found?.code
-    }, BOUND)
-    .toBe(code)
-  return found ?? { code, text: '' }
-}
-
-function codesOf({ reasons }: Explanation): string[] {
-  return reasons.map(({ code }) => code)
-}
 
 it('a job that is planned waits for its chunks; one of them is leased, the others are claimable', async () => {
   const sync = createSync()
@@ -58,7 +42,7 @@ it('a job that is planned waits for its chunks; one of them is leased, the other
     by = '',
     command,
     since,
-  } = await reasonOf(async () => explainJob(db, jobId), 'waitsForChunks')
+  } = await whenGiven(async () => explainJob(db, jobId), 'waitsForChunks')
   expect(text).toMatch(
     /^It was planned at .*Z \(\d s ago\), and waits for 3 chunks: 1 in flight, 2 waiting; 0 have failed\.$/,
   )
@@ -67,9 +51,9 @@ it('a job that is planned waits for its chunks; one of them is leased, the other
     isMoment: true,
   })
   expect(codesOf(await explainJob(db, jobId))).toEqual(['waitsForChunks'])
-  expect(await reasonOf(async () => explainChunk(db, jobId, by), 'claimable')).toBeDefined()
+  expect(await whenGiven(async () => explainChunk(db, jobId, by), 'claimable')).toBeDefined()
   const leased = (await syncChunks(db)).find(({ state }) => state === 'RUNNING')
-  const { text: held2 } = await reasonOf(
+  const { text: held2 } = await whenGiven(
     async () => explainChunk(db, jobId, leased?.chunk_hash ?? ''),
     'leased',
   )
@@ -84,7 +68,7 @@ it('groupNotServed: no runner that is alive has the definition, of a job and of 
   const unknown = other.define('unknown', { plan: () => [1], syncChunk: async () => ({ rows: 0 }) })
   const { jobId } = await unknown.enqueue(db, { matrixId: 'm' })
   const { runtime } = await start(known.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
-  const { text, by } = await reasonOf(async () => explainJob(db, jobId), 'groupNotServed')
+  const { text, by } = await whenGiven(async () => explainJob(db, jobId), 'groupNotServed')
   expect(text).toBe(`No worker process that is alive has the definition "unknown": ${runtime.id} has known.`)
   expect(by).toBe('unknown')
   expect(codesOf(await explainJob(db, jobId))).toEqual(['groupNotServed'])
@@ -111,7 +95,7 @@ it('sourceRateLimit: a chunk was postponed, because the source has no room', asy
     by,
     until,
     command = '',
-  } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
+  } = await whenGiven(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
   expect(text).toMatch(
     /^It is not due until .*Z \(in \d+ s\), and it may be that its source had no room: calls are reserved ahead, those to crm until .*Z \(in 1[67] min\)\.$/,
   )
@@ -141,7 +125,7 @@ it('sourceRateLimit: the plan of a job was postponed', async () => {
   const postponed = events.next('settled', ({ outcome }) => outcome === 'waiting')
   const { jobId } = await limited.enqueue(db, { matrixId: 'second' })
   await postponed
-  const { text, by, command = '' } = await reasonOf(async () => explainJob(db, jobId), 'sourceRateLimit')
+  const { text, by, command = '' } = await whenGiven(async () => explainJob(db, jobId), 'sourceRateLimit')
   expect(text).toMatch(/those to crm until .*Z \(in 1[67] min\)\.$/)
   expect(by).toBe('crm')
   const oncemore = events.next('settled', ({ outcome }) => outcome === 'waiting')
@@ -175,7 +159,7 @@ it('retryWait, dead and finished: of a chunk and of a job', async () => {
   const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
   await events.next('settled', ({ outcome }) => outcome === 'retry')
   const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
-  const { text, command = '' } = await reasonOf(async () => explainChunk(db, jobId, hash), 'retryWait')
+  const { text, command = '' } = await whenGiven(async () => explainChunk(db, jobId, hash), 'retryWait')
   expect(text).toMatch(/^1 attempt has failed, and the next one is due at .*: .*HTTP 503.*\.$/)
   const over = events.next(
     'settled',
@@ -183,10 +167,12 @@ it('retryWait, dead and finished: of a chunk and of a job', async () => {
   )
   await db.query({ text: `${command}; select leasehold.wake('sync')` })
   await over
-  expect((await reasonOf(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
+  expect((await whenGiven(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
     `leasehold sync replay ${jobId} --reason '…'`,
   )
-  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(/^It failed at .*HTTP 503/)
+  expect((await whenGiven(async () => explainJob(db, jobId), 'dead')).text).toMatch(
+    /^It failed at .*HTTP 503/,
+  )
 })
 
 it('notNeeded: the job of the chunk was cancelled', async () => {
@@ -201,7 +187,7 @@ it('notNeeded: the job of the chunk was cancelled', async () => {
   const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
   expect(codesOf(await explainChunk(db, jobId, hash))).toEqual(['noWorker'])
   await cancel(db, { filter: { ids: [jobId] }, principal: 'alice', reason: 'by mistake' })
-  expect(await reasonOf(async () => explainChunk(db, jobId, hash), 'notNeeded')).toMatchObject({
+  expect(await whenGiven(async () => explainChunk(db, jobId, hash), 'notNeeded')).toMatchObject({
     command: `leasehold sync replay ${jobId} --reason '…'`,
   })
 })

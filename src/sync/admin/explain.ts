@@ -1,25 +1,17 @@
 /** Why a job, or a chunk of it, is not running: besides what every lease table has, a job waits for its chunks. */
+import { explainOne, type ExplainOptions, type FoundRow } from '../../admin/explain/explain.ts'
+import { at, type Explanation, reason, type Reason, type ReasonCode } from '../../admin/explain/reasons.ts'
 import {
-  type Addition,
-  explainRowOf,
-  type Explanation,
-  type ExplainOptions,
-  type RowInTable,
+  commandLine,
+  type RowAddress,
+  rowCommands,
   schemaFlag,
-} from '../../admin/explain.ts'
+  updateSql,
+} from '../../admin/shown-commands.ts'
 import { checkTexts } from '../../admin/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { counted } from '../../figures.ts'
-import {
-  at,
-  commandLine,
-  reason,
-  type RowDescription,
-  type RowFacts,
-  updateSql,
-} from '../../lease/explain.ts'
 import { rowId } from '../../lease/lease.ts'
-import type { LeaseTable } from '../../lease/table.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -35,6 +27,9 @@ const ENDED = {
   group: 'definition',
 } as const
 
+/** A failed attempt (`retryWait`) stays a reason of its own. */
+const REPLACES: readonly ReasonCode[] = ['scheduled', 'notClaimable']
+
 /** Explains a job. */
 export async function explainJob(
   db: Database,
@@ -44,30 +39,24 @@ export async function explainJob(
   checkJobId(jobId)
   const { schema } = options
   const table = jobTable({ schema })
-  const flag = schemaFlag(schema)
-  const description: RowDescription = {
-    ...ENDED,
-    row: 'job',
-    retry: (row) => updateSql(table, row, 'next_check_at = now()'),
-    replay: ({ id }) => `leasehold sync replay ${id}${flag} --reason '…'`,
-    explain: ({ id }, flags = '') => `leasehold sync explain ${id}${flag}${flags}`,
-  }
-  let job: JobSummary | undefined
-  return explainRowOf(
+  const retry = (row: RowAddress): string => updateSql(table, row, 'next_check_at = now()')
+  return explainOne(
     db,
     jobId,
-    { table, workers: [SYNC_JOBS], description },
+    {
+      table,
+      workers: [SYNC_JOBS],
+      description: { ...ENDED, row: 'job', ...rowCommands('sync', schema), retry },
+      find: async (tx) => findJob(tx, schema, jobId),
+      async reasons(tx, found, job) {
+        if (found.state !== 'waiting') return []
+        return job.plannedAt === null
+          ? busySource(tx, found, schema, retry)
+          : waitsForChunks(tx, job, job.plannedAt, found.row.now, schema)
+      },
+      replaces: REPLACES,
+    },
     options,
-    async (tx) => {
-      job = await findJob(tx, schema, jobId)
-      return { id: job.id }
-    },
-    async (tx, found) => {
-      if (job === undefined || found.state !== 'waiting') return { reasons: [] }
-      return job.plannedAt === null
-        ? busySource(tx, found, schema, description)
-        : waitsForChunks(tx, job, job.plannedAt, found, schema)
-    },
   )
 }
 
@@ -79,9 +68,9 @@ async function waitsForChunks(
   tx: Queryable,
   { id, matrixId }: JobSummary,
   plannedAt: Date,
-  { row }: RowInTable,
+  now: Date,
   schema: string | undefined,
-): Promise<Addition> {
+): Promise<readonly Reason[]> {
   const { checkpoints, links } = tablesOf(schema)
   const { rows } = await tx.query<{ open: number; leased: number; failed: number; first: string | null }>({
     text: `/* leasehold:explain chunks sync_checkpoints */
@@ -99,18 +88,13 @@ from (
     values: [id, matrixId],
   })
   const { open, leased, failed, first } = rows[0] ?? { open: 0, leased: 0, failed: 0, first: null }
-  const details = {
-    since: plannedAt,
-    by: first,
-    command: first === null ? undefined : explainChunkCommand(id, first, schema),
-  }
-  const waiting = open - leased
+  const planned = `It was planned at ${at(plannedAt, now)}`
   const text =
     open === 0
-      ? `It was planned at ${at(plannedAt, row.now)}, none of its chunks is open any more, and a runner finds that within seconds.`
-      : `It was planned at ${at(plannedAt, row.now)}, and waits for ${counted(open, 'chunk')}: ${leased} in flight, ${waiting} waiting; ${failed} ${failed === 1 ? 'has' : 'have'} failed.`
-  // A check that failed is another reason.
-  return { reasons: [reason('waitsForChunks', text, details)], replaces: ['scheduled'] }
+      ? `${planned}, none of its chunks is open any more, and a runner finds that within seconds.`
+      : `${planned}, and waits for ${counted(open, 'chunk')}: ${leased} in flight, ${open - leased} waiting; ${failed} ${failed === 1 ? 'has' : 'have'} failed.`
+  const command = first === null ? undefined : explainChunkCommand(id, first, schema)
+  return [reason('waitsForChunks', text, { since: plannedAt, by: first, command })]
 }
 
 function explainChunkCommand(jobId: string, hash: string, schema: string | undefined, flags = ''): string {
@@ -128,31 +112,34 @@ export async function explainChunk(
   checkTexts({ hash })
   const { schema } = options
   const table = chunkTable({ schema })
-  const description = describeChunk(table, jobId, hash, schema)
-  return explainRowOf(
+  const retry = (row: RowAddress): string => updateSql(table, row, 'next_attempt_at = now()')
+  const replay = (): string => rowCommands('sync', schema).replay({ id: jobId })
+  return explainOne(
     db,
     hash,
-    { table, workers: [SYNC], description },
+    {
+      table,
+      workers: [SYNC],
+      description: {
+        ...ENDED,
+        row: 'chunk',
+        retry,
+        replay,
+        explain: (_, flags) => explainChunkCommand(jobId, hash, schema, flags),
+      },
+      find: async (tx) => ({ id: await findChunk(tx, schema, jobId, hash) }),
+      async reasons(tx, found) {
+        if (found.state !== 'finished') return busySource(tx, found, schema, retry)
+        return found.row.ended === null ? [reason('notNeeded', NOT_NEEDED, { command: replay() })] : []
+      },
+      replaces: REPLACES,
+    },
     options,
-    async (tx) => ({ id: await findChunk(tx, schema, jobId, hash) }),
-    async (tx, found) => chunkReasons(tx, found, schema, description),
   )
 }
 
-function describeChunk(
-  table: LeaseTable,
-  jobId: string,
-  hash: string,
-  schema: string | undefined,
-): RowDescription {
-  return {
-    ...ENDED,
-    row: 'chunk',
-    retry: (row) => updateSql(table, row, 'next_attempt_at = now()'),
-    replay: () => `leasehold sync replay ${jobId}${schemaFlag(schema)} --reason '…'`,
-    explain: (_, flags) => explainChunkCommand(jobId, hash, schema, flags),
-  }
-}
+const NOT_NEEDED =
+  'No open job needs it any more: its job was cancelled, or stopped at another chunk that failed.'
 
 async function findChunk(
   tx: Queryable,
@@ -161,8 +148,8 @@ async function findChunk(
   hash: string,
 ): Promise<string> {
   const { matrixId } = await findJob(tx, schema, jobId)
-  const { rows } = await tx.query<{ found: boolean }>({
-    text: `select true as found from ${tablesOf(schema).links}
+  const { rows } = await tx.query({
+    text: `select from ${tablesOf(schema).links}
 where job_id = $1 and matrix_id = $2::text and chunk_hash = $3::text`,
     values: [jobId, matrixId, hash],
   })
@@ -170,23 +157,6 @@ where job_id = $1 and matrix_id = $2::text and chunk_hash = $3::text`,
   throw new LeaseholdError('ROW_NOT_FOUND', `The job ${jobId} has no chunk with the hash ${hash}.`, {
     remedy: `\`leasehold sync show ${jobId}\` shows its chunks.`,
   })
-}
-
-async function chunkReasons(
-  tx: Queryable,
-  found: RowInTable,
-  schema: string | undefined,
-  description: RowDescription,
-): Promise<Addition> {
-  const { row, state } = found
-  if (state === 'finished') return row.ended === null ? notNeeded(row, description) : { reasons: [] }
-  return busySource(tx, found, schema, description)
-}
-
-function notNeeded(row: RowFacts, { replay }: RowDescription): Addition {
-  const text =
-    'No open job needs it any more: its job was cancelled, or stopped at another chunk that failed.'
-  return { reasons: [reason('notNeeded', text, { command: replay?.(row) })], replaces: ['notClaimable'] }
 }
 
 const MAX_SOURCES_NAMED = 5
@@ -197,21 +167,19 @@ const MAX_SOURCES_NAMED = 5
  */
 async function busySource(
   tx: Queryable,
-  { row, state }: RowInTable,
-  schema = 'leasehold',
-  { retry }: RowDescription,
-): Promise<Addition> {
-  if (state !== 'waiting' || row.isDue || row.dueAt === null || row.attempts > 0) return { reasons: [] }
+  { row, state }: FoundRow,
+  schema: string | undefined,
+  retry: (row: RowAddress) => string,
+): Promise<readonly Reason[]> {
+  const { dueAt, now } = row
+  if (state !== 'waiting' || row.isDue || dueAt === null || row.attempts > 0) return []
   const { rows } = await tx.query<{ source: string; nextAt: Date }>({
-    text: `select source, next_at as "nextAt" from ${quoteQualified(schema, 'sync_sources')}
+    text: `select source, next_at as "nextAt" from ${quoteQualified(schema ?? 'leasehold', 'sync_sources')}
 where next_at > now() and isfinite(next_at) order by next_at desc limit ${MAX_SOURCES_NAMED}`,
   })
   const [first] = rows
-  if (first === undefined) return { reasons: [] }
-  const reserved = rows
-    .map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, row.now)}`)
-    .join(', ')
-  const text = `It is not due until ${at(row.dueAt, row.now)}, and it may be that its source had no room: calls are reserved ahead, ${reserved}.`
-  const details = { until: row.dueAt, by: first.source, command: retry?.(row) }
-  return { reasons: [reason('sourceRateLimit', text, details)], replaces: ['scheduled'] }
+  if (first === undefined) return []
+  const reserved = rows.map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, now)}`).join(', ')
+  const text = `It is not due until ${at(dueAt, now)}, and it may be that its source had no room: calls are reserved ahead, ${reserved}.`
+  return [reason('sourceRateLimit', text, { until: dueAt, by: first.source, command: retry(row) })]
 }

@@ -6,9 +6,9 @@ import { useLoginRoles } from '../../../test/support/login-roles.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
 import { sendAll, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { settled } from '../../../test/support/running-worker.ts'
-import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
+import { codesOf, expectAllStaged, remembering, whenGiven } from '../../../test/support/staged-reasons.ts'
 import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
-import type { Explanation, Reason } from '../../admin/explain.ts'
+import type { Explanation, Reason } from '../../admin/explain/reasons.ts'
 import { duration } from '../../figures.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { endpoints } from '../endpoints/endpoints.ts'
@@ -36,19 +36,11 @@ async function explain(id: string, options: ExplainDeliveryOptions = {}): Promis
 }
 
 async function codes(id: string, options?: ExplainDeliveryOptions): Promise<string[]> {
-  return (await explain(id, options)).reasons.map(({ code }) => code)
+  return codesOf(await explain(id, options))
 }
 
-/** The first reason, once it has this code. */
 async function reasonOf(id: string, code: Reason['code'], options?: ExplainDeliveryOptions): Promise<Reason> {
-  let found: Reason | undefined
-  await expect
-    .poll(async () => {
-      found = (await explain(id, options)).reasons.find((reason) => reason.code === code)
-      return found?.code
-    }, BOUND)
-    .toBe(code)
-  return found ?? { code, text: '' }
+  return whenGiven(async () => explain(id, options), code)
 }
 
 /** Runs a command that an explanation names, with a reason where one is asked for. */

@@ -1,16 +1,11 @@
 /** Why a delivery is not attempted: besides what every lease table has, its endpoint may be the reason. */
-import {
-  type Addition,
-  explainRowOf,
-  type Explanation,
-  type ExplainOptions,
-  type RowInTable,
-  schemaFlag,
-} from '../../admin/explain.ts'
+import { explainOne, type ExplainOptions, type FoundRow } from '../../admin/explain/explain.ts'
+import { at, type Explanation, reason, type Reason, when } from '../../admin/explain/reasons.ts'
+import type { RowFacts } from '../../admin/explain/row.ts'
+import { rowCommands, schemaFlag } from '../../admin/shown-commands.ts'
 import { messageOf, sentence } from '../../errors.ts'
 import { counted, duration, grouped } from '../../figures.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
-import { at, reason, type Reason, type RowDescription, type RowFacts } from '../../lease/explain.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { WEBHOOKS } from '../dispatcher/dispatcher.ts'
@@ -37,29 +32,25 @@ export async function explainDelivery(
   checkId(id)
   const { schema, secretKey } = options
   const keys = readSecretKeys(secretKey)
-  const explained = { table: webhookTable({ schema }), workers: [WEBHOOKS], description: describe(schema) }
-  return explainRowOf(
+  return explainOne(
     db,
     id,
-    explained,
+    {
+      table: webhookTable({ schema }),
+      workers: [WEBHOOKS],
+      description: {
+        row: 'delivery',
+        group: 'endpoint',
+        ended: "nullif(delivery_status, 'pending')",
+        endedAt: 'coalesce(delivered_at, failed_at)',
+        isDead: "delivery_status = 'failed'",
+        ...rowCommands('webhooks', schema),
+      },
+      find: async (tx) => findDelivery(tx, schema, id),
+      reasons: async (tx, found) => reasonsOfEndpoint(tx, found, schema, keys),
+    },
     options,
-    async (tx) => findDelivery(tx, schema, id),
-    async (tx, found) => reasonsOfEndpoint(tx, found, schema, keys),
   )
-}
-
-function describe(schema: string | undefined): RowDescription {
-  const because = `${schemaFlag(schema)} --reason '…'`
-  return {
-    row: 'delivery',
-    group: 'endpoint',
-    ended: "nullif(delivery_status, 'pending')",
-    endedAt: 'coalesce(delivered_at, failed_at)',
-    isDead: "delivery_status = 'failed'",
-    retry: ({ id }) => `leasehold webhooks retry ${id}${because}`,
-    replay: ({ id }) => `leasehold webhooks replay ${id}${because}`,
-    explain: ({ id }, flags = '') => `leasehold webhooks explain ${id}${schemaFlag(schema)}${flags}`,
-  }
 }
 
 interface Endpoint {
@@ -79,11 +70,11 @@ interface Endpoint {
 
 async function reasonsOfEndpoint(
   tx: Queryable,
-  { row, state, serving }: RowInTable,
+  { row, state, serving }: FoundRow,
   schema: string | undefined,
   keys: SecretKeys | undefined,
-): Promise<Addition> {
-  if (state === 'finished' || state === 'leased') return { reasons: [] }
+): Promise<readonly Reason[]> {
+  if (state === 'finished' || state === 'leased') return []
   const { rows } = await tx.query<Endpoint>({
     text: `select id::text as id, enabled, disabled_reason as "disabledReason", disabled_at as "disabledAt", failures,
   failing_since as "failingSince", case when isfinite(open_until) then open_until end as "openUntil",
@@ -95,55 +86,36 @@ from ${endpointsOf(schema)} where id = $1::uuid`,
   const [endpoint] = rows
   if (endpoint === undefined) {
     const text = `Its endpoint ${row.group} was deleted, and a dispatcher will give it up.`
-    return { reasons: [reason('endpointDeleted', text, { by: row.group })] }
+    return [reason('endpointDeleted', text, { by: row.group })]
   }
-  const flag = schemaFlag(schema)
-  return {
-    reasons: [
-      ...disabled(endpoint, row, flag),
-      ...circuit(endpoint, row, flag),
-      ...(await limits(tx, endpoint, row, schema)),
-      ...(keys === undefined
-        ? withoutKey(serving.length === 0, flag)
-        : await secrets(tx, endpoint, keys, schema)),
-    ],
-  }
-}
-
-function disabled(
-  { id, enabled, disabledAt, disabledReason }: Endpoint,
-  { now }: RowFacts,
-  flag: string,
-): Reason[] {
-  if (enabled) return []
-  const since = disabledAt === null ? '' : ` since ${at(disabledAt, now)}`
-  const why = disabledReason === null || disabledReason === '' ? '.' : `: ${sentence(disabledReason)}`
   return [
-    reason('endpointDisabled', `Its endpoint ${id} has been disabled${since}${why}`, {
-      since: disabledAt,
-      by: id,
-      command: `leasehold webhooks endpoints enable ${id}${flag} --reason '…'`,
-    }),
+    ...notSending(endpoint, row, schema),
+    ...(await limits(tx, endpoint, row, schema)),
+    ...(keys === undefined
+      ? withoutKey(serving.length === 0, schema)
+      : await secrets(tx, endpoint, keys, schema)),
   ]
 }
 
-function circuit(endpoint: Endpoint, { now }: RowFacts, flag: string): Reason[] {
-  const { id, enabled, failingSince, openUntil, isOpen, failures } = endpoint
-  if (!enabled || failingSince === null) return []
-  const failed = `${counted(failures, 'attempt')} in a row failed, and its circuit opened at ${at(failingSince, now)}`
-  // Enabling an endpoint closes its circuit.
-  const details = {
-    since: failingSince,
-    by: id,
-    command: `leasehold webhooks endpoints enable ${id}${flag} --reason '…'`,
+/** The endpoint is disabled, or its circuit is open. Enabling it ends both. */
+function notSending(endpoint: Endpoint, { now }: RowFacts, schema: string | undefined): Reason[] {
+  const { id: by, enabled, disabledAt, disabledReason, failingSince, openUntil: until } = endpoint
+  const command = `leasehold webhooks endpoints enable ${by}${schemaFlag(schema)} --reason '…'`
+  if (!enabled) {
+    const why = disabledReason === null || disabledReason === '' ? '.' : `: ${sentence(disabledReason)}`
+    const text = `Its endpoint ${by} has been disabled${when('since', disabledAt, now)}${why}`
+    return [reason('endpointDisabled', text, { since: disabledAt, by, command })]
   }
-  if (!isOpen) {
-    const text = `Its endpoint ${id} is being probed with one delivery at a time, because ${failed}.`
+  if (failingSince === null) return []
+  const details = { since: failingSince, by, command }
+  const failed = `${counted(endpoint.failures, 'attempt')} in a row failed, and its circuit opened at ${at(failingSince, now)}`
+  if (!endpoint.isOpen) {
+    const text = `Its endpoint ${by} is being probed with one delivery at a time, because ${failed}.`
     return [reason('circuitProbing', text, details)]
   }
-  const until = openUntil === null ? 'an operator enables it' : at(openUntil, now)
-  const text = `Nothing is sent to its endpoint ${id} until ${until}, because ${failed}.`
-  return [reason('circuitOpen', text, { ...details, until: openUntil })]
+  const end = until === null ? 'an operator enables it' : at(until, now)
+  const text = `Nothing is sent to its endpoint ${by} until ${end}, because ${failed}.`
+  return [reason('circuitOpen', text, { ...details, until })]
 }
 
 /** More than this are not counted. */
@@ -206,10 +178,10 @@ select (
 }
 
 /** A dispatcher that runs has a key, whether there is one here or not. */
-function withoutKey(isUnserved: boolean, flag: string): Reason[] {
+function withoutKey(isUnserved: boolean, schema: string | undefined): Reason[] {
   if (!isUnserved) return []
   const text = `${SECRET_KEY_SETTING} is not set here, and without it \`leasehold work\` starts no dispatcher.`
-  const command = `${SECRET_KEY_SETTING}='…' leasehold work --only ${WEBHOOKS}${flag}`
+  const command = `${SECRET_KEY_SETTING}='…' leasehold work --only ${WEBHOOKS}${schemaFlag(schema)}`
   return [reason('noSecretKey', text, { command })]
 }
 

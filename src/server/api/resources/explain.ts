@@ -1,8 +1,8 @@
 /** Why a row is not running, for events, deliveries, jobs, chunks and rows of the user's own lease tables. */
 import { z } from 'zod'
-import { explainedBy, explainRow } from '../../../admin/explain.ts'
+import { explainRow, workedBy } from '../../../admin/explain/explain.ts'
+import { REASON_CODES, ROW_STATES } from '../../../admin/explain/reasons.ts'
 import { LeaseholdError } from '../../../errors.ts'
-import { REASON_CODES } from '../../../lease/explain.ts'
 import { tableName } from '../../../lease/table.ts'
 import { explainEvent } from '../../../outbox/admin/explain.ts'
 import { explainChunk, explainJob } from '../../../sync/admin/explain.ts'
@@ -14,7 +14,7 @@ import { digits, rowId, text, time } from '../schemas.ts'
 const explanation = z.object({
   table: z.string(),
   id: z.string(),
-  state: z.enum(['claimable', 'waiting', 'leased', 'expired', 'finished', 'unknown']),
+  state: z.enum(ROW_STATES),
   reasons: z
     .array(
       z.object({
@@ -84,7 +84,7 @@ export const EXPLAIN: readonly Route[] = [
           },
         )
       const workers = context.workers.filter((worker) => tableName(worker.table) === name)
-      if (workers.length > 0) return explainRow(db, explainedBy(table, workers), id, { schema })
+      if (workers.length > 0) return explainRow(db, workedBy(table, workers), id, { schema })
       // The API was given the table without its workers, and the registry has those that were started.
       const processes = await listWorkers(db, schema)
       const started = processes.flatMap(({ serves = {} }) =>

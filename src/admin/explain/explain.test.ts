@@ -1,25 +1,20 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
-import { useProcesses } from '../../test/support/processes.ts'
-import { door, settled, useWorkers } from '../../test/support/running-worker.ts'
-import { useRuntimes } from '../../test/support/runtimes.ts'
-import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
-import { expectAllStaged, remembering } from '../../test/support/staged-reasons.ts'
-import { startWorker } from '../../test/support/worker-process.ts'
-import { hasCode } from '../errors.ts'
-import { leaseTable, openLeaseStore } from '../lease/index.ts'
-import { type Database, openDatabase } from '../postgres/database.ts'
-import { SaturatedError } from '../worker/completion/outcome.ts'
-import { changeSettings } from '../worker/index.ts'
-import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
-import {
-  explainedBy,
-  type ExplainedTable,
-  explainRow,
-  type ExplainOptions,
-  type Explanation,
-  type Reason,
-} from './explain.ts'
+import { backendOf, blocked, openSession, useDatabase } from '../../../test/support/database.ts'
+import { useProcesses } from '../../../test/support/processes.ts'
+import { door, settled, useWorkers } from '../../../test/support/running-worker.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { insertJobs, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { codesOf, expectAllStaged, remembering, whenGiven } from '../../../test/support/staged-reasons.ts'
+import { startWorker } from '../../../test/support/worker-process.ts'
+import { hasCode } from '../../errors.ts'
+import { leaseTable, openLeaseStore } from '../../lease/index.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
+import { changeSettings } from '../../worker/index.ts'
+import { findDeadWorkers } from '../../worker/reaper/dead-workers.ts'
+import { explainRow, type ExplainOptions, workedBy } from './explain.ts'
+import type { Explanation, Reason } from './reasons.ts'
+import type { WorkedTable } from './workers.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -46,34 +41,22 @@ afterAll(async () => db.close())
 async function explain(
   id: string,
   options: ExplainOptions = {},
-  explained: Omit<ExplainedTable, 'description'> = JOBS,
+  explained: WorkedTable = JOBS,
 ): Promise<Explanation> {
   return remembered(db, explained, id, options)
 }
 
 async function codes(id: string, options?: ExplainOptions): Promise<string[]> {
-  return (await explain(id, options)).reasons.map(({ code }) => code)
+  return codesOf(await explain(id, options))
 }
 
-/** The reason with this code, once it is given. */
 async function reasonOf(
   id: string,
   code: Reason['code'],
   options?: ExplainOptions,
-  explained?: Omit<ExplainedTable, 'description'>,
+  worked?: WorkedTable,
 ): Promise<Reason> {
-  let found: Reason | undefined
-  await expect
-    .poll(async () => {
-      found = find(await explain(id, options, explained), code)
-      return found?.code
-    }, BOUND)
-    .toBe(code)
-  return found ?? { code, text: '' }
-}
-
-function find({ reasons }: Explanation, code: Reason['code']): Reason | undefined {
-  return reasons.find((reason) => reason.code === code)
+  return whenGiven(async () => explain(id, options, worked), code)
 }
 
 /** One job that a worker of this process holds until the test ends it. */
@@ -344,9 +327,10 @@ insert into public.tokenless (id) values (1)`,
       /^The lease of the worker process doomed with token \d+ expired at .*Z \(\d s ago\), and it waits for the reaper; it .*last seen \d+ s ago/,
     )
     expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'doomed' })
-    const explanation = await explain(id)
-    expect(explanation).toMatchObject({ state: 'expired', reasons: [{}, { code: 'noReaper' }] })
-    expect(find(explanation, 'noReaper')?.command).toBe('leasehold work --only reaper')
+    expect(await explain(id)).toMatchObject({
+      state: 'expired',
+      reasons: [{}, { code: 'noReaper', command: 'leasehold work --only reaper' }],
+    })
     const { events } = await run(
       { handle: async () => undefined, settings: { paused: true, reaperIntervalMs: 200 } },
       { presenceMs: 50 },
@@ -367,12 +351,22 @@ insert into public.direct (id) values (1)`,
     const store = await openLeaseStore(db, table, { owner: 'gone' })
     await store.claim({ limit: 1, leaseMs: 1 })
     await reasonOf('1', 'leaseExpired', {}, explained)
-    const { state, reasons } = await explain('1', {}, explained)
-    expect({ state, codes: reasons.map(({ code }) => code) }).toEqual({
+    const found = await explain('1', {}, explained)
+    expect(found).toMatchObject({
       state: 'expired',
-      codes: ['leaseExpired', 'noWorker'],
+      reasons: [
+        { text: expect.stringContaining('and the next claim takes it') as string },
+        { code: 'noWorker' },
+      ],
     })
-    expect(reasons[0]?.text).toContain('and the next claim takes it')
+    expect(codesOf(await explain('1', { tryClaim: true }, explained))).toEqual(codesOf(found))
+    await db.query({
+      text: `create function public.keep() returns trigger language plpgsql as $$ begin raise exception 'kept as it is'; end $$;
+create trigger keep before update on public.direct for each row execute function public.keep()`,
+    })
+    const refused = await explain('1', { tryClaim: true }, explained)
+    expect(codesOf(refused)).toEqual(['refused', 'leaseExpired', 'noWorker'])
+    expect(refused.reasons[0]?.text).toMatch(/SQLSTATE P0001.*kept as it is/)
   })
 })
 
@@ -723,7 +717,7 @@ insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
     const spread = { name: 'spread', table, handle: async () => undefined }
     const one = await start([{ ...spread, bucket: 0 }], { presenceMs: 50 })
     await settled(one.events, ['1'])
-    const explained = explainedBy(table, [{ ...spread, bucket: 0 }])
+    const explained = workedBy(table, [{ ...spread, bucket: 0 }])
     await expect
       .poll(async () => (await explain('2', {}, explained)).reasons, BOUND)
       .toEqual([
@@ -734,7 +728,7 @@ insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
       ])
     await one.runtime.stop()
     const all = { ...spread, bucket: 'all' } as const
-    const { reasons } = await explain('2', {}, explainedBy(table, [all]))
+    const { reasons } = await explain('2', {}, workedBy(table, [all]))
     expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
     const { events } = await start([all], { presenceMs: 50 })
     await settled(events, ['2'])

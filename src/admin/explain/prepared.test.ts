@@ -1,9 +1,10 @@
 /** Rows and tables that a prepared transaction has locked: it has no session, and nobody can tell whether it was to be committed. */
 import { beforeAll, expect, it } from 'vitest'
-import { useExaminedServer } from '../../test/support/examined-server.ts'
-import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
-import { leaseTable } from '../lease/index.ts'
-import { explainRow, type Explanation, type Reason } from './explain.ts'
+import { useExaminedServer } from '../../../test/support/examined-server.ts'
+import { WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { leaseTable } from '../../lease/index.ts'
+import { explainRow } from './explain.ts'
+import type { Explanation, Reason } from './reasons.ts'
 
 const server = useExaminedServer()
 const JOBS = { table: leaseTable(WORK_TABLE), workers: ['jobs'] }
