@@ -186,9 +186,9 @@ export async function runScenarios({ names, facts, load, save, server, build, si
       await server.checkpoint()
       const context = { server, quick, sized, rounds, signal, timeoutMs, build, secondEdition }
       const running = scenario.run({ ...context, print: (text) => print(`  ${text}`) })
-      const result = await orStopped(running, signal, stopTimeoutMs)
-      const { series = [], checks = [], remarks = [] } = result
-      await add({ ...described, seconds: seconds(), series, checks, remarks })
+      const { series, checks, remarks } = await orStopped(running, signal, stopTimeoutMs)
+      const failed = series.length > 0 ? {} : { error: 'nothing could be measured' }
+      await add({ ...described, seconds: seconds(), series, checks, remarks, ...failed })
       print(`  ${seconds()} s`)
     } catch (error) {
       print(`  ${name}: ${error.message}`)

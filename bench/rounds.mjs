@@ -6,18 +6,17 @@ import { median } from './report/figures.mjs'
 /**
  * Calls `measure(side, round)` for each side in each round, in the opposite order in every other round, and returns the
  * readings of each side, in the order of the rounds. A side that fails, or cannot be measured here, has a remark and no
- * readings. Throws when there are no readings of any side. `nameOf`: what a side is called in what is printed.
+ * readings. `nameOf`: what a side is called in what is printed.
  */
 export async function measureInTurns(
   { sides, rounds, print, signal, remarks, title, nameOf = ({ name }) => name },
   measure,
 ) {
   const readings = new Map(sides.map((side) => [side, []]))
-  const failures = []
   const leaveOut = (side, why) => {
     readings.delete(side)
-    failures.push(`${title}: ${nameOf(side)} was left out: ${why}`)
-    print(failures.at(-1))
+    remarks.push(`${title}: ${nameOf(side)} was left out: ${why}`)
+    print(remarks.at(-1))
   }
   for (const side of sides) {
     const why = notInstalled(side)
@@ -37,8 +36,6 @@ export async function measureInTurns(
       }
     }
   }
-  remarks.push(...failures)
-  if (readings.size === 0) throw new Error(failures.join('; '))
   return readings
 }
 
@@ -57,17 +54,22 @@ function summary(reading) {
     .join(', ')
 }
 
-/** One series for each side that has readings. `valueOf` and `detailsOf` take a reading. */
-export function seriesOf(readings, { variant, metric, unit, better, valueOf, detailsOf }) {
-  return [...readings].map(([{ name }, own]) => ({
-    side: name,
-    variant,
-    metric,
-    unit,
-    better,
-    values: own.map(valueOf),
-    ...(detailsOf === undefined ? {} : { details: own.map(detailsOf) }),
-  }))
+/**
+ * For each metric one series for each side that has readings with this figure. `figure` names a field of a reading; in its
+ * place, `valueFrom` and `detailsOf` take a reading. `variant`: that of the side, unless it is given.
+ */
+export function seriesOf(readings, metrics, variant) {
+  return metrics.flatMap(({ figure, valueFrom = (reading) => reading[figure], detailsOf, ...metric }) =>
+    [...readings]
+      .filter(([, own]) => own.some((reading) => valueFrom(reading) !== undefined))
+      .map(([side, own]) => ({
+        side: side.name,
+        variant: variant ?? side.variant,
+        ...metric,
+        values: own.map(valueFrom),
+        ...(detailsOf === undefined ? {} : { details: own.map(detailsOf) }),
+      })),
+  )
 }
 
 /**

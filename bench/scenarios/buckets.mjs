@@ -9,6 +9,12 @@ const VARIANTS = [
   { variant: '10,000 keys', keys: 'many' },
 ]
 
+const METRICS = [
+  { figure: 'perSecond', metric: 'events per second', unit: '/s', better: 'higher' },
+  { figure: 'nodeMicroseconds', metric: 'Node CPU per event', unit: 'µs', better: 'lower' },
+  { figure: 'serverMicroseconds', metric: 'server CPU per event', unit: 'µs', better: 'lower' },
+]
+
 export const scenario = {
   name: 'buckets',
   title: 'Buckets of one server, one process',
@@ -27,13 +33,7 @@ export const scenario = {
         { sides, rounds, print, signal, remarks, title: `buckets, ${variant}` },
         async ({ buckets }) => drain({ server, build, buckets, keys, events, timeoutMs }),
       )
-      const own = seriesOf(readings, {
-        variant,
-        metric: 'events per second',
-        unit: '/s',
-        better: 'higher',
-        valueOf: ({ perSecond }) => perSecond,
-      })
+      const own = seriesOf(readings, METRICS, variant)
       series.push(...own)
       const [one, many] = [1, MANY].map((wanted) => {
         const { name } = sides.find(({ buckets }) => buckets === wanted)

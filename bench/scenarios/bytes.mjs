@@ -3,7 +3,7 @@ import { withClient } from '../client.mjs'
 import { readDisk, readStatements, readUpdates, resetStatements } from '../counters.mjs'
 import { leaseholdSide, peer } from '../peers.mjs'
 import { withOutbox, withSide } from '../outbox-database.mjs'
-import { measureInTurns, ratioCheck } from '../rounds.mjs'
+import { measureInTurns, ratioCheck, seriesOf } from '../rounds.mjs'
 import { openSide } from '../sides/index.mjs'
 import { measureWal, prepareWal } from '../wal.mjs'
 
@@ -64,13 +64,7 @@ export const scenario = {
       [...readings].find(([one]) => nameOf(one) === nameOf(wanted))?.[1].map((reading) => reading[figure])
     return {
       series: [...readings].flatMap(([{ title, side, fill = false }, own]) =>
-        (fill ? FILL_METRICS : METRICS).map(({ figure, ...metric }) => ({
-          side,
-          variant: title,
-          ...metric,
-          values: own.map((reading) => reading[figure]),
-          details: figure === 'walBytes' ? { records: own[0].records, statements: own[0].statements } : {},
-        })),
+        seriesOf(new Map([[{ name: side }, own]]), fill ? FILL_METRICS : METRICS, title),
       ),
       checks: ratioCheck(
         'wal',
@@ -116,8 +110,6 @@ async function measure({ server, options, side: label, keys, events, payloadByte
       writeIndexEntries: writing.indexEntries / events,
       drainIndexEntries: draining.indexEntries / events,
       hotPercent: updates === 0 ? 0 : ((after.hot - before.hot) / updates) * 100,
-      records: { writing: writing.records, draining: draining.records },
-      statements: statements.slice(0, 5),
     }
   })
 }

@@ -2,12 +2,21 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { TYPES } from '../event-types.mjs'
 import { insertEvents, withOutbox } from '../outbox-database.mjs'
-import { boundCheck, measureInTurns } from '../rounds.mjs'
+import { boundCheck, measureInTurns, seriesOf } from '../rounds.mjs'
 
 const SIDE = { name: 'leasehold' }
 const ROWS = 10
 /** The kill comes at any moment of the intervals of reaper and registry. */
 const MAX_PAUSE_MS = 1_000
+
+const METRICS = [
+  {
+    figure: 'worstSeconds',
+    metric: 'seconds from the kill to the last start elsewhere',
+    unit: 's',
+    better: 'lower',
+  },
+]
 
 export const scenario = {
   name: 'crash',
@@ -31,25 +40,15 @@ export const scenario = {
         return {
           worstSeconds: Math.max(...seconds.map(({ last }) => last)),
           firstSeconds: Math.max(...seconds.map(({ first }) => first)),
-          kills: seconds,
         }
       },
     )
-    const own = readings.get(SIDE)
-    const values = own.map(({ worstSeconds }) => worstSeconds)
     return {
-      series: [
-        {
-          side: 'leasehold',
-          variant: `${ROWS} rows in flight`,
-          metric: 'seconds from the kill to the last start elsewhere',
-          unit: 's',
-          better: 'lower',
-          values,
-          details: { kills: own.map((one) => one.kills) },
-        },
-      ],
-      checks: boundCheck('crash', values),
+      series: seriesOf(readings, METRICS, `${ROWS} rows in flight`),
+      checks: boundCheck(
+        'crash',
+        readings.get(SIDE)?.map(({ worstSeconds }) => worstSeconds),
+      ),
       remarks,
     }
   },

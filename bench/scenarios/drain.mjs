@@ -74,11 +74,7 @@ export const scenario = {
           return { ...reading, text }
         },
       )
-      series.push(
-        ...METRICS.flatMap(({ figure, ...metric }) =>
-          seriesOf(readings, { variant, ...metric, valueOf: (reading) => reading[figure] }),
-        ),
-      )
+      series.push(...seriesOf(readings, METRICS, variant))
     }
     remarks.push(...DIFFERENCES, ...UNAVAILABLE)
     return { series, checks: checksOf(series), remarks }

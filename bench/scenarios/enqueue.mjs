@@ -80,8 +80,7 @@ export const scenario = {
           timeoutMs,
         }),
       )
-      for (const { figure, ...metric } of METRICS)
-        series.push(...seriesOf(readings, { variant, ...metric, valueOf: (reading) => reading[figure] }))
+      series.push(...seriesOf(readings, METRICS, variant))
     }
     return { series, checks: checksOf(series), remarks }
   },

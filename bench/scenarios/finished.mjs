@@ -1,6 +1,6 @@
 // A table that holds ten million finished events: does the drain of a backlog notice them?
 import { insertFinished, verifyPublished, withOutbox } from '../outbox-database.mjs'
-import { measureInTurns, ratioCheck } from '../rounds.mjs'
+import { measureInTurns, ratioCheck, seriesOf } from '../rounds.mjs'
 
 const EMPTY = 'empty table'
 const KEY_COUNT = 10_000
@@ -8,6 +8,8 @@ const VARIANTS = [
   { title: 'no key', keys: 'none' },
   { title: '10,000 keys', keys: 'many' },
 ]
+
+const METRICS = [{ figure: 'perSecond', metric: 'events per second', unit: '/s', better: 'higher' }]
 
 export const scenario = {
   name: 'finished',
@@ -27,8 +29,8 @@ export const scenario = {
       await server.checkpoint()
       const variants = quick ? VARIANTS.slice(-1) : VARIANTS
       const sides = variants.flatMap((variant) => [
-        { ...variant, table: EMPTY },
-        { ...variant, table: filled, template },
+        { ...variant, name: 'leasehold', variant: `${variant.title}, ${EMPTY}`, table: EMPTY },
+        { ...variant, name: 'leasehold', variant: `${variant.title}, ${filled}`, table: filled, template },
       ])
       return measureInTurns(
         {
@@ -38,7 +40,7 @@ export const scenario = {
           signal,
           remarks,
           title: 'finished',
-          nameOf: ({ title, table }) => `${title}, ${table}`,
+          nameOf: ({ variant }) => variant,
         },
         async (side) => drain({ ...common, ...side }),
       )
@@ -48,14 +50,7 @@ export const scenario = {
         .find(([side]) => side.title === title && side.table === table)?.[1]
         .map(({ perSecond }) => perSecond)
     return {
-      series: [...readings].map(([{ title, table }, own]) => ({
-        side: 'leasehold',
-        variant: `${title}, ${table}`,
-        metric: 'events per second',
-        unit: '/s',
-        better: 'higher',
-        values: own.map(({ perSecond }) => perSecond),
-      })),
+      series: seriesOf(readings, METRICS),
       checks: ratioCheck(
         'finished',
         VARIANTS.map(({ title }) => ({

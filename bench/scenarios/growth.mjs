@@ -1,6 +1,6 @@
 // How throughput changes with the number of processes and of keys.
 import { untilAllSettled, verifyPublished, withOutbox } from '../outbox-database.mjs'
-import { measureInTurns } from '../rounds.mjs'
+import { measureInTurns, seriesOf } from '../rounds.mjs'
 
 const DIMENSIONS = [
   {
@@ -34,6 +34,8 @@ export const scenario = {
     const remarks = DIMENSIONS.map(({ remark }) => remark(events))
     const sides = DIMENSIONS.flatMap((dimension) =>
       dimension[sized({ quick: 'quickSizes', short: 'shortSizes', full: 'sizes' })].map((x) => ({
+        name: 'leasehold',
+        variant: dimension.title(x),
         dimension,
         x,
       })),
@@ -46,18 +48,15 @@ export const scenario = {
         signal,
         remarks,
         title: 'growth',
-        nameOf: ({ dimension, x }) => dimension.title(x),
+        nameOf: ({ variant }) => variant,
       },
       async ({ dimension, x }) => dimension.measure({ server, build, x, events, timeoutMs }),
     )
-    const series = [...readings].map(([{ dimension, x }, own]) => ({
-      side: 'leasehold',
-      variant: dimension.title(x),
-      metric: `events per second by ${dimension.name}`,
-      unit: '/s',
-      better: 'higher',
-      values: own.map(({ perSecond }) => perSecond),
-    }))
+    const series = DIMENSIONS.flatMap(({ name }) =>
+      seriesOf(new Map([...readings].filter(([{ dimension }]) => dimension.name === name)), [
+        { figure: 'perSecond', metric: `events per second by ${name}`, unit: '/s', better: 'higher' },
+      ]),
+    )
     return { series, checks: [], remarks }
   },
 }

@@ -40,15 +40,7 @@ export const scenario = {
     const [without, often] = [of(NONE, 'perSecond'), of(TENFOLD, 'perSecond')]
     const aTenthOfTheLoss = often?.map((perSecond, i) => 1 - (1 - perSecond / without?.[i]) / TIMES_AS_OFTEN)
     return {
-      series: [...readings].flatMap(([side, own]) =>
-        METRICS.filter(({ figure }) => own[0][figure] !== undefined).flatMap(({ figure, ...metric }) =>
-          seriesOf(new Map([[side, own]]), {
-            variant: side.variant,
-            ...metric,
-            valueOf: (reading) => reading[figure],
-          }),
-        ),
-      ),
+      series: seriesOf(readings, METRICS),
       checks: [
         ...boundCheck(
           'heartbeat-statements',

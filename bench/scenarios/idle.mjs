@@ -34,12 +34,10 @@ export const scenario = {
       async () => measure({ server, build, settleMs, windowMs, signal, timeoutMs }),
     )
     return {
-      series: METRICS.flatMap(({ figure, ...metric }) =>
-        seriesOf(readings, { variant: 'all four applications', ...metric, valueOf: (one) => one[figure] }),
-      ),
+      series: seriesOf(readings, METRICS, 'all four applications'),
       checks: boundCheck(
         'idle',
-        readings.get(SIDE).map(({ statementsPerSecond }) => statementsPerSecond),
+        readings.get(SIDE)?.map(({ statementsPerSecond }) => statementsPerSecond),
       ),
       remarks,
     }

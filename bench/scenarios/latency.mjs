@@ -24,8 +24,8 @@ const PEERS = [
 const COMPARED = ['graphile-worker', POLLING, 'pg-boss']
 
 const METRICS = [
-  { goal: 'latency-p50', metric: 'latency, p50', valueOf: ({ p50 }) => p50 },
-  { goal: 'latency-p99', metric: 'latency, p99', valueOf: ({ p99 }) => p99 },
+  { figure: 'p50', metric: 'latency, p50', unit: 'ms', better: 'lower' },
+  { figure: 'p99', metric: 'latency, p99', unit: 'ms', better: 'lower' },
 ]
 
 export const scenario = {
@@ -53,20 +53,11 @@ export const scenario = {
           ...sized(COUNTS),
         }),
     )
-    const series = METRICS.flatMap(({ metric, valueOf }) =>
-      seriesOf(readings, {
-        variant: 'one event at a time',
-        metric,
-        unit: 'ms',
-        better: 'lower',
-        valueOf,
-        detailsOf: ({ count, mean, max }) => ({ count, mean, max }),
-      }),
-    )
-    const checks = METRICS.flatMap(({ goal, metric }) => {
+    const series = seriesOf(readings, METRICS, 'one event at a time')
+    const checks = METRICS.flatMap(({ figure, metric }) => {
       const of = (name) => series.find((one) => one.side === name && one.metric === metric)?.values
       return ratioCheck(
-        goal,
+        `latency-${figure}`,
         COMPARED.map((against) => ({ of: of('leasehold'), to: of(against), against })),
       )
     })

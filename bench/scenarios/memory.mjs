@@ -8,6 +8,8 @@ const SIDES = [
   { name: 'leasehold', variant: '1 KB', payloadBytes: 1_000 },
 ]
 
+const METRICS = [{ figure: 'memoryMB', metric: 'largest resident memory', unit: 'MB', better: 'lower' }]
+
 export const scenario = {
   name: 'memory',
   title: 'Memory with a large backlog',
@@ -38,15 +40,7 @@ export const scenario = {
         }),
     )
     return {
-      series: [...readings].flatMap(([side, own]) =>
-        seriesOf(new Map([[side, own]]), {
-          variant: side.variant,
-          metric: 'largest resident memory',
-          unit: 'MB',
-          better: 'lower',
-          valueOf: ({ memoryMB }) => memoryMB,
-        }),
-      ),
+      series: seriesOf(readings, METRICS),
       checks: boundCheck(
         'memory',
         [...readings.values()].flat().map(({ memoryMB }) => memoryMB),

@@ -43,15 +43,7 @@ export const scenario = {
     )
     const of = (side, figure) => readings.get(side)?.map((reading) => reading[figure])
     return {
-      series: [...readings].flatMap(([side, own]) =>
-        METRICS.flatMap(({ figure, ...metric }) =>
-          seriesOf(new Map([[side, own]]), {
-            variant: side.variant,
-            ...metric,
-            valueOf: (reading) => reading[figure],
-          }),
-        ),
-      ),
+      series: seriesOf(readings, METRICS),
       checks: [
         ...ratioCheck('retry-keys', [
           {

@@ -45,9 +45,7 @@ export const scenario = {
       const [bare, own] = sides
       const of = (side) => readings.get(side)?.map(({ perSecond }) => perSecond)
       return {
-        series: METRICS.flatMap(({ figure, ...metric }) =>
-          seriesOf(readings, { variant: `${RECEIVER_MS} ms`, ...metric, valueOf: (one) => one[figure] }),
-        ),
+        series: seriesOf(readings, METRICS, `${RECEIVER_MS} ms`),
         checks: ratioCheck('webhooks', [{ of: of(own), to: of(bare), against: bare.name }]),
         remarks,
       }

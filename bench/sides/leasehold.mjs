@@ -84,10 +84,10 @@ export function leasehold({ build, maxBatch, settings, buckets, plainSql = false
     unsettled: `select exists (select from leasehold.outbox
       where status in ('PENDING', 'CLAIMED') and ordering_key is distinct from '${STUCK_KEY}') as unsettled`,
 
-    /** Published by its first claim, without a failure. */
+    /** Published without a failure and without an expired lease. */
     finished: `select count(*)::int as finished from leasehold.outbox
       where event_type = '${TYPES.event}' and status = 'PUBLISHED' and published_at is not null
-        and lock_token = 1 and attempts = 0`,
+        and attempts = 0 and expiries = 0`,
   }
 }
 

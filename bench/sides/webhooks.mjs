@@ -63,7 +63,7 @@ function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, se
     unsettled: `select exists (select from leasehold.webhook_outbox where delivery_status = 'pending') as unsettled`,
 
     finished: `select count(*)::int as finished from leasehold.webhook_outbox
-      where delivery_status = 'delivered' and attempts = 0 and lease_token = 1 and lease_owner is null`,
+      where delivery_status = 'delivered' and attempts = 0 and expiries = 0 and lease_owner is null`,
   }
 }
 
