@@ -120,7 +120,7 @@ async function countBeats({ url, relay, rows, beats }) {
   }
 }
 
-/** With nothing else to do, only renewals update the outbox. */
+/** With nothing else to do, only renewals change rows of the outbox. */
 const RENEWALS = `select coalesce(sum(calls), 0)::int as calls, coalesce(sum(total_exec_time), 0) as ms
-  from pg_stat_statements where query ~ 'update \\S*outbox' and query not like '%pg_stat_statements%'
+  from pg_stat_statements where rows > 0 and query ~ 'update \\S*outbox' and query not like '%pg_stat_statements%'
     and dbid = (select oid from pg_database where datname = current_database())`
