@@ -128,7 +128,7 @@ export async function insertBacklog(url, { count, payloadBytes }) {
 const POLL_MS = 20
 
 /** Asks the server until it answers yes; `question` is an SQL expression. */
-export async function until(url, question, { timeoutMs, signal, pollMs = POLL_MS }) {
+export async function until(url, question, { timeoutMs, signal }) {
   const deadline = performance.now() + timeoutMs
   await withClient(url, async (client) => {
     for (;;) {
@@ -136,7 +136,7 @@ export async function until(url, question, { timeoutMs, signal, pollMs = POLL_MS
       const { rows } = await client.query(`select (select ${question}) as bench_question`)
       if (rows[0].bench_question) return
       if (performance.now() > deadline) throw new Error(`waited ${timeoutMs / 1_000} s for ${question}`)
-      await delay(pollMs)
+      await delay(POLL_MS)
     }
   })
 }

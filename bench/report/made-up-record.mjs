@@ -16,15 +16,11 @@ const rate = (side, variant, values) => ({
   values,
 })
 const latency = (side, metric, values) => ({ side, metric, unit: 'ms', better: 'lower', values })
-const at = (x, ...values) => ({ x, values })
-const overTime = (variant, points) => ({
-  side: OWN,
-  variant,
-  metric: 'events per second while it drains',
-  unit: '/s',
-  better: 'higher',
-  xLabel: 'events drained',
-  points,
+const PORTIONS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+/** `slope`: how much slower each portion is than the one before it. */
+const inPortions = (variant, first, slope) => ({
+  ...rate(OWN, variant, [first, first]),
+  details: { portions: [first, first].map((start) => PORTIONS.map((n) => start - slope * n)) },
 })
 const grown = (side, processes, values) =>
   rate(side, `${processes} process${processes === 1 ? '' : 'es'}`, values)
@@ -84,22 +80,9 @@ export const MADE_UP_RECORD = {
       title: 'Under a held snapshot (made up)',
       seconds: 1,
       series: [
-        overTime(
-          'no key',
-          [10, 20, 30, 40, 50, 60, 70, 80, 90, 100].map((n) =>
-            at(n * 10_000, 40_000 - 20 * n, 41_000, 38_500),
-          ),
-        ),
-        overTime(
-          '10,000 keys',
-          [10, 20, 30, 40, 50, 60, 70, 80, 90, 100].map((n) =>
-            at(n * 10_000, 22_000 - 60 * n, 21_500 - 60 * n),
-          ),
-        ),
-        overTime(
-          'one hot key',
-          [10, 20, 30, 40, 50, 60, 70, 80, 90, 100].map((n) => at(n * 10_000, 21_000 - 64 * n)),
-        ),
+        inPortions('no key', 40_000, 200),
+        inPortions('10,000 keys', 22_000, 600),
+        inPortions('one hot key', 21_000, 640),
       ],
       checks: [
         { goal: 'held', ratio: 0.97 },

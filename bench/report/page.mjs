@@ -136,7 +136,7 @@ function peersAhead(scenario) {
   return metricsOf(scenario).flatMap(({ name, unit, better, series }) => {
     if (better === undefined) return []
     return series
-      .filter(({ side, values }) => isPeer(side) && values !== undefined)
+      .filter(({ side }) => isPeer(side))
       .flatMap((peer) => {
         const own = ownOf(series, peer)
         const ratio = own && ratioWithinRounds(peer.values, own.values)
@@ -150,8 +150,7 @@ function peersAhead(scenario) {
 }
 
 /** Leasehold's series of the same variant. */
-const ownOf = (series, { variant }) =>
-  series.find((one) => isOwn(one.side) && one.variant === variant && one.values !== undefined)
+const ownOf = (series, { variant }) => series.find((one) => isOwn(one.side) && one.variant === variant)
 
 function section(scenario, charts, goals) {
   const { title, remarks = [], name } = scenario
@@ -170,17 +169,14 @@ function section(scenario, charts, goals) {
 }
 
 function seriesTable(scenario) {
-  const hasVariants = scenario.series.some(({ variant, points }) => variant || points)
+  const hasVariants = scenario.series.some(({ variant }) => variant)
   const hasRatios = scenario.series.some(({ side }) => !isOwn(side))
-  const hasSpread = scenario.series.some(({ values = [], points = [] }) =>
-    [values, ...points.map((point) => point.values)].some((list) => list.length > 1),
-  )
+  const hasSpread = scenario.series.some(({ values }) => values.length > 1)
   const rows = metricsOf(scenario).flatMap(({ name, unit, better, series }) => {
-    const figures = series.flatMap(figuresOf)
-    return figures.map((figure, i) => {
+    return series.map((figure, i) => {
       const { side, variant = '', values } = figure
       const found = summary(values)
-      const own = isOwn(side) ? undefined : ownOf(figures, figure)
+      const own = isOwn(side) ? undefined : ownOf(series, figure)
       return [
         i === 0 ? `${name}${direction(better)}` : '',
         ...(hasVariants ? [variant] : []),
@@ -200,19 +196,6 @@ function seriesTable(scenario) {
     ...(hasRatios ? ['of Leasehold'] : []),
   ]
   return table(head, rows)
-}
-
-const SHOWN_POINTS = 4
-
-/** A series with many points has figures for the first and the last of them; the chart shows all. */
-function figuresOf(series) {
-  const { side, variant, points, xLabel = '' } = series
-  if (points === undefined) return [series]
-  const shown = points.length > SHOWN_POINTS ? [points[0], points.at(-1)] : points
-  return shown.map(({ x, values }) => {
-    const size = `${formatFigure(x)} ${x === 1 ? xLabel.replace(/s$/, '') : xLabel}`.trim()
-    return { side, variant: [variant, size].filter(Boolean).join(', '), values }
-  })
 }
 
 const direction = (better) => (better === undefined ? '' : better === 'higher' ? ' ↑' : ' ↓')

@@ -28,15 +28,14 @@ export function checkRecord(record) {
   }
 }
 
-function checkSeries(name, { side, metric, better, values, points }) {
+function checkSeries(name, { side, metric, better, values }) {
   const refuse = (problem) => {
     throw new Error(`${name}: a series of ${side ?? 'no side'}: ${problem}`)
   }
   if (typeof side !== 'string' || typeof metric !== 'string') refuse('it needs a side and a metric')
   if (better !== undefined && better !== 'higher' && better !== 'lower')
     refuse(`better is "${better}": give higher or lower, or leave it out`)
-  const lists = points === undefined ? [values] : points.map((point) => point.values)
-  if (!lists.every(Array.isArray)) refuse('values has one number for each round')
+  if (!Array.isArray(values)) refuse('values has one number for each round')
 }
 
 /** A run that may be published: every figure of it belongs to a commit that anybody can check out. */
