@@ -12,7 +12,7 @@ export const GOALS = [
   {
     id: 'drain',
     scenario: 'drain',
-    text: 'no key: ≥ 1.5 × graphile-worker',
+    text: 'drain, no key: ≥ 1.5 × graphile-worker',
     comparison: ABOVE,
     limit: 1.5,
     how: 'events per second, from the start of the runtime until the server has no unfinished event',
@@ -20,7 +20,7 @@ export const GOALS = [
   {
     id: 'drain-keyed',
     scenario: 'drain',
-    text: '10,000 keys: ≥ 2 × graphile-worker with `queue_name`',
+    text: 'drain, 10,000 keys: ≥ 2 × graphile-worker with `queue_name`',
     comparison: ABOVE,
     limit: 2,
     how: 'the same, with one of 10,000 keys in each event',
@@ -28,7 +28,7 @@ export const GOALS = [
   {
     id: 'drain-keyed-own',
     scenario: 'drain',
-    text: '10,000 keys: ≥ 0.75 of our own drain without keys',
+    text: 'drain, 10,000 keys: ≥ 0.75 of our own drain without keys',
     comparison: ABOVE,
     limit: 0.75,
     how: 'two drains of Leasehold in the same round',
@@ -36,7 +36,7 @@ export const GOALS = [
   {
     id: 'drain-hot',
     scenario: 'drain',
-    text: 'one hot key: ≥ 3 × graphile-worker',
+    text: 'drain, one hot key: ≥ 3 × graphile-worker',
     comparison: ABOVE,
     limit: 3,
     how: 'all events share one key; the drain is ended after a while, and the events that are finished by then count',
@@ -52,7 +52,7 @@ export const GOALS = [
   {
     id: 'sustained-p99',
     scenario: 'sustained',
-    text: 'p99 at 70 % ≤ 0.3 of pg-boss',
+    text: 'sustained, p99 at 70 % ≤ 0.3 of pg-boss',
     comparison: BELOW,
     limit: 0.3,
     how: 'from the producer’s BEGIN to the handler, each side at 70 % of its own rate; pg-boss as it is faster, without NOTIFY',
@@ -60,7 +60,7 @@ export const GOALS = [
   {
     id: 'sustained-p99-peers',
     scenario: 'sustained',
-    text: 'p99 at 70 % ≤ every peer that settles each event',
+    text: 'sustained, p99 at 70 % ≤ every peer that settles each event',
     comparison: BELOW,
     limit: 1,
     how: 'the same, against the quickest peer that stores durably and settles each event by itself',
@@ -117,7 +117,7 @@ export const GOALS = [
   {
     id: 'stuck-key',
     scenario: 'drain',
-    text: 'a stuck key: the others keep ≥ 0.95',
+    text: 'drain, a stuck key: the others keep ≥ 0.95',
     comparison: ABOVE,
     limit: 0.95,
     how: 'the drain of 10,000 keys with as many events again, written first, behind the failed head of one key, against the same drain without them',

@@ -71,7 +71,7 @@ describe('the page', () => {
     )
     expect(goals).toMatch(/≤ 150 MB\]\(.*\) \| 120 MB \| – \| met \|/)
     expect(goals).toContain(`4 met, 2 missed, 1 stated, ${GOALS.length - 7} not measured.`)
-    expect(page).toContain('- **no key: ≥ 1.5 × graphile-worker**: events per second, from the start')
+    expect(page).toContain('- **drain, no key: ≥ 1.5 × graphile-worker**: events per second, from the start')
     expect(page).not.toContain('{{')
   })
 
@@ -101,7 +101,7 @@ describe('the page', () => {
     expect(explained.page).toContain('| 1.47 | graphile-worker (made up) | **missed** | A made-up reason. |')
     expect(explained.page).not.toContain('of another run')
     expect(explained.page).toContain('| **missed** | Not explained yet. |')
-    expect(explained.unexplained).toEqual(['no key: ≥ 1.5 × graphile-worker'])
+    expect(explained.unexplained).toEqual(['drain, no key: ≥ 1.5 × graphile-worker'])
     expect(() => writePage(MADE_UP_RECORD, template, { p50: 'A reason.' })).toThrow('there is no goal "p50"')
     expect(() => writePage(MADE_UP_RECORD, template, EXPLANATIONS)).not.toThrow()
   })
