@@ -60,7 +60,7 @@ function flagsOf({ size, rounds, secondEdition }) {
   return [
     ...(size === 'short' ? ['--short'] : []),
     `--rounds ${rounds}`,
-    ...(secondEdition === undefined ? [] : ['--second-edition ../second-edition']),
+    ...(secondEdition === undefined ? [] : ['--second-edition ../../second-edition']),
   ].join(' ')
 }
 
@@ -212,10 +212,16 @@ function ratioText(values, others) {
   return ratio === undefined ? '–' : formatAgainst(ratio, 1)
 }
 
-function setupTables({ versions, settings, machine }) {
+function setupTables({ versions, secondEdition, settings, machine }) {
   const rows = (object) => Object.entries(object).map(([name, value]) => [name, String(value)])
   return [
-    table(['version', ''], rows(versions)),
+    table(
+      ['version', ''],
+      [
+        ...rows(versions),
+        ...(secondEdition === undefined ? [] : [['Leasehold, second edition', secondEdition]]),
+      ],
+    ),
     table(['PostgreSQL', ''], rows(settings)),
     table(['machine', ''], rows(machine)),
   ].join('\n\n')
