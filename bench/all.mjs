@@ -7,8 +7,11 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { checkBuild, commitOf, loadFrom } from './builds.mjs'
 import { withClient } from './client.mjs'
-import { FORMAT, verdictOf } from './report/record.mjs'
-import { limitOf, measured, table } from './report/page.mjs'
+import { GOALS, verdictOf } from './goals.mjs'
+import { pgqueVersion } from './peers.mjs'
+import { FORMAT } from './report/record.mjs'
+import { measured, table } from './report/page.mjs'
+import { redisVersion } from './redis.mjs'
 import { startServer } from './server.mjs'
 import { killAll } from './side-process.mjs'
 
@@ -21,7 +24,6 @@ export const NAMES = [
   'retry-keys',
   'held-snapshot',
   'finished',
-  'steady',
   'bytes',
   'crash',
   'heartbeats',
@@ -32,17 +34,20 @@ export const NAMES = [
   'buckets',
 ]
 
-const DEFAULT_ROUNDS = 5
+const DEFAULT_ROUNDS = { short: 2, full: 5 }
 
 export const USAGE = `npm --prefix bench start -- all [flags]
 
-  --quick          small numbers and one round, in less than three minutes; nothing is judged
-  --short          smaller numbers than those of the goals; two rounds take about an hour
+  --quick          small numbers and one round, in about three minutes; nothing is judged
+  --short          smaller numbers than those of the goals, in about 40 minutes
   --only a,b       only these scenarios, of ${NAMES.slice(0, 7).join(', ')},
                    ${NAMES.slice(7).join(', ')}
-  --rounds n       how often each side runs in each scenario; sides take turns (${DEFAULT_ROUNDS})
+  --rounds n       how often each side runs in each scenario; sides take turns
+                   (${DEFAULT_ROUNDS.full}, or ${DEFAULT_ROUNDS.short} with --short)
   --json file      where the record is written (results/all-<time>.json)
   --timeout s      the most that one part of one side may take (1800)
+  --second-edition dir   a built checkout of the second edition (commit 0ba9ec3), as one more side where a goal
+                   compares with it
   --uncommitted    measure a checkout with changes that are not committed; its record cannot be published
 `
 
@@ -59,6 +64,7 @@ export function readFlags(args) {
       rounds: { type: 'string' },
       json: { type: 'string' },
       timeout: { type: 'string', default: '1800' },
+      'second-edition': { type: 'string' },
       uncommitted: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
     },
@@ -74,15 +80,17 @@ export function readFlags(args) {
   if (values.quick && values.rounds !== undefined)
     throw new Error(`--rounds ${values.rounds}: a quick run has one round`)
   const time = new Date().toISOString().slice(0, 19).replaceAll(':', '-')
+  const size = values.quick ? 'quick' : values.short ? 'short' : 'full'
   return {
     help: values.help,
     quick: values.quick,
-    size: values.quick ? 'quick' : values.short ? 'short' : 'full',
+    size,
     names: only === undefined ? NAMES : NAMES.filter((name) => only.includes(name)),
-    rounds: values.quick ? 1 : number('rounds', values.rounds ?? DEFAULT_ROUNDS),
+    rounds: values.quick ? 1 : number('rounds', values.rounds ?? DEFAULT_ROUNDS[size]),
     json: values.json ?? resolve(import.meta.dirname, `results/all-${time}.json`),
     timeoutMs: number('timeout', values.timeout) * 1_000,
     uncommitted: values.uncommitted,
+    secondEdition: values['second-edition'] && checkBuild(values['second-edition']),
   }
 }
 
@@ -119,6 +127,8 @@ export async function all(args) {
       rounds: flags.rounds,
       commit: commit?.replace('+', ''),
       uncommittedChanges,
+      secondEdition: flags.secondEdition && commitOf(flags.secondEdition),
+      goals: GOALS,
       leasehold: JSON.parse(await readFile(resolve(ROOT, 'package.json'), 'utf8')).version,
       versions: await readVersions(server),
       settings: await readSettings(server),
@@ -133,7 +143,7 @@ export async function all(args) {
       server,
       build: ROOT,
       signal: stopping.signal,
-      load: async (name) => loadScenario(name),
+      load: async (name) => (await import(`./scenarios/${name}.mjs`)).scenario,
       save: async (record) => writeRecord(flags.json, record),
       print,
     })
@@ -146,26 +156,14 @@ export async function all(args) {
   }
 }
 
-/** Undefined where the module does not exist. A module that exists and cannot be loaded is an error. */
-async function loadScenario(name) {
-  const url = new URL(`scenarios/${name}.mjs`, import.meta.url)
-  try {
-    return (await import(url.href)).scenario
-  } catch (error) {
-    if (error.code === 'ERR_MODULE_NOT_FOUND' && error.url === url.href) return undefined
-    throw error
-  }
-}
-
 /** How long a scenario may take to end once the run was stopped. */
 const STOP_TIMEOUT_MS = 20_000
 
 /**
- * Runs the scenarios one after the other. One that fails or does not exist is recorded as such, and the others run. The
- * record is saved after each, so that a run that is interrupted keeps what it has measured.
+ * Runs the scenarios one after the other. One that fails is recorded as such, and the others run. The record is saved after each, so that a run that is interrupted keeps what it has measured.
  */
 export async function runScenarios({ names, facts, load, save, server, build, signal, print, ...flags }) {
-  const { quick, size = quick ? 'quick' : 'full', rounds, timeoutMs, stopTimeoutMs = STOP_TIMEOUT_MS } = flags
+  const { quick, size, rounds, timeoutMs, secondEdition, stopTimeoutMs = STOP_TIMEOUT_MS } = flags
   const sized = (sizes) => sizes[size]
   const record = { ...facts, scenarios: [] }
   const add = async (entry) => {
@@ -182,20 +180,15 @@ export async function runScenarios({ names, facts, load, save, server, build, si
     let described = { name }
     try {
       const scenario = await load(name)
-      if (scenario === undefined) {
-        print(`${name}: skipped, there is no bench/scenarios/${name}.mjs`)
-        await add({ name, skipped: 'the bench has no such scenario yet' })
-        continue
-      }
-      described = { name, title: scenario.title, reach: scenario.reach }
+      described = { name, title: scenario.title }
       print(`\n${name}: ${scenario.title}`)
       // So that what one scenario has left unwritten does not fall into the next.
       await server.checkpoint()
-      const context = { server, quick, sized, rounds, signal, timeoutMs, build }
+      const context = { server, quick, sized, rounds, signal, timeoutMs, build, secondEdition }
       const running = scenario.run({ ...context, print: (text) => print(`  ${text}`) })
-      const result = await orStopped(running, signal, stopTimeoutMs)
-      const { series = [], checks = [], remarks = [] } = result
-      await add({ ...described, seconds: seconds(), series, checks: judged(checks, quick), remarks })
+      const { series, checks, remarks } = await orStopped(running, signal, stopTimeoutMs)
+      const failed = series.length > 0 ? {} : { error: 'nothing could be measured' }
+      await add({ ...described, seconds: seconds(), series, checks, remarks, ...failed })
       print(`  ${seconds()} s`)
     } catch (error) {
       print(`  ${name}: ${error.message}`)
@@ -224,11 +217,6 @@ async function orStopped(running, signal, timeoutMs) {
   } finally {
     settled.abort()
   }
-}
-
-/** The figures of a quick run are too small to say that a goal is met or missed. */
-function judged(checks, quick) {
-  return quick ? checks.map((check) => ({ ...check, met: null })) : checks
 }
 
 async function writeRecord(file, record) {
@@ -267,20 +255,8 @@ async function readVersions(server) {
     const text = await readFile(file, 'utf8').catch(() => undefined)
     versions[name] = text === undefined ? 'not installed' : JSON.parse(text).version
   }
-  const redis = versionOf('redis-server', /v=([\d.]+)/)
-  return redis === undefined ? versions : { ...versions, Redis: redis }
-}
-
-function versionOf(program, pattern) {
-  try {
-    const text = execFileSync(program, ['--version'], {
-      encoding: 'utf8',
-      stdio: ['ignore', 'pipe', 'ignore'],
-    })
-    return pattern.exec(text)?.[1]
-  } catch {
-    return undefined
-  }
+  const others = { Redis: redisVersion(), PgQue: pgqueVersion() }
+  return { ...versions, ...Object.fromEntries(Object.entries(others).filter(([, version]) => version)) }
 }
 
 /** Settings that change what is measured. Others name paths and ports. */
@@ -328,11 +304,12 @@ export function machineFacts() {
   }
 }
 
-function checksText({ scenarios }) {
-  const rows = scenarios.flatMap(({ name, checks = [], error, skipped }) => {
-    if (error !== undefined) return [[name, error, '', '', 'failed']]
-    if (skipped !== undefined) return [[name, skipped, '', '', 'skipped']]
-    return checks.map((check) => [name, check.text, measured(check), limitOf(check), verdictOf(check)])
+function checksText(record) {
+  const rows = record.goals.map((goal) => {
+    const found = record.scenarios.find(({ name }) => name === goal.scenario)
+    const check = found?.checks?.find((one) => one.goal === goal.id)
+    const problem = found?.error ?? found?.skipped
+    return [goal.text, measured(goal, check), check?.against ?? '', problem ?? verdictOf(goal, check, record)]
   })
-  return table(['scenario', 'goal', 'measured', 'limit', ''], rows)
+  return table(['goal', 'measured', 'compared with', ''], rows)
 }

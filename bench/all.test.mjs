@@ -2,53 +2,49 @@ import { homedir, hostname } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { expect, it } from 'vitest'
 import { machineFacts, NAMES, readFlags, runScenarios, scrubbed } from './all.mjs'
+import { GOALS } from './goals.mjs'
 import { checkRecord, FORMAT } from './report/record.mjs'
 
 const SERIES = { side: 'leasehold (made up)', metric: 'events per second', unit: '/s', values: [1] }
-const CHECK = { text: 'made up', ratio: 2, limit: 1, comparison: '>=', met: true }
+const CHECK = { goal: 'drain', ratio: 2 }
 
 const working = (name) => ({
   name,
   title: `${name} (made up)`,
-  reach: 'made up',
   run: async () => ({ series: [SERIES], checks: [CHECK], remarks: [] }),
 })
 
 async function run(scenarios, more = {}) {
   const saved = []
-  const lines = []
   const record = await runScenarios({
     names: Object.keys(scenarios),
-    facts: { format: FORMAT },
+    facts: { format: FORMAT, goals: GOALS },
     load: async (name) => scenarios[name],
     save: async (record) => saved.push(record.scenarios.length),
     server: { checkpoint: async () => {} },
     signal: new AbortController().signal,
-    print: (line) => lines.push(line),
+    print: () => {},
     quick: false,
+    size: 'full',
     rounds: 3,
     ...more,
   })
   checkRecord(record)
-  return { record, saved, lines }
+  return { record, saved }
 }
 
-it('a scenario that fails and one that does not exist are recorded, and the others run', async () => {
+it('a scenario that fails and one without figures are recorded, and the others run', async () => {
   const failing = { ...working('b'), run: async () => Promise.reject(new Error('made-up failure')) }
-  const { record, saved, lines } = await run({ a: working('a'), b: failing, c: undefined, d: working('d') })
+  const remarks = ['leasehold was left out']
+  const empty = { ...working('c'), run: async () => ({ series: [], checks: [], remarks }) }
+  const { record, saved } = await run({ a: working('a'), b: failing, c: empty, d: working('d') })
   expect(record.scenarios).toMatchObject([
-    { name: 'a', title: 'a (made up)', series: [SERIES], checks: [{ met: true }] },
+    { name: 'a', title: 'a (made up)', series: [SERIES], checks: [CHECK] },
     { name: 'b', title: 'b (made up)', error: 'made-up failure' },
-    { name: 'c', skipped: 'the bench has no such scenario yet' },
+    { name: 'c', error: 'nothing could be measured', remarks },
     { name: 'd', series: [SERIES] },
   ])
   expect(saved, 'the record is saved after each scenario').toEqual([1, 2, 3, 4])
-  expect(lines).toContain('c: skipped, there is no bench/scenarios/c.mjs')
-})
-
-it('a quick run judges no check', async () => {
-  const { record } = await run({ a: working('a') }, { quick: true, rounds: 1 })
-  expect(record.scenarios[0].checks).toEqual([{ ...CHECK, met: null }])
 })
 
 it('after the run was stopped, a scenario that does not end is left, and the others do not start', async () => {
@@ -80,6 +76,7 @@ it('the record has no path and no name of this machine', () => {
 it('flags that make no sense are refused, and the message names the flag and what is known', () => {
   expect(readFlags([])).toMatchObject({ names: NAMES, rounds: 5, quick: false })
   expect(readFlags(['--quick'])).toMatchObject({ rounds: 1 })
+  expect(readFlags(['--short'])).toMatchObject({ rounds: 2, size: 'short' })
   expect(readFlags(['--only', 'latency,drain']).names, 'in the order of the report').toEqual([
     'drain',
     'latency',
@@ -88,5 +85,6 @@ it('flags that make no sense are refused, and the message names the flag and wha
     '--only: there is no drian, only drain, sustained',
   )
   expect(() => readFlags(['--rounds', '0'])).toThrow('--rounds 0: give a whole number from 1')
+  expect(() => readFlags(['--second-edition', '/nowhere'])).toThrow('/nowhere is not the root of a checkout')
   expect(() => readFlags(['--quick', '--rounds', '3'])).toThrow('--rounds 3: a quick run has one round')
 })

@@ -1,5 +1,5 @@
-// Processes that run until they are killed: programs of `processes/`, which answer calls, and commands of a build.
-import { fork, spawn } from 'node:child_process'
+// Processes that run until they are killed: programs of `processes/`, which answer calls.
+import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import { endWithRun } from './side-process.mjs'
@@ -55,17 +55,6 @@ export function startProcess(file, { label, timeoutMs }) {
     ended,
     kill,
   }
-}
-
-/** Starts another program on the same Node, with what it needs in its environment and directory. */
-export function startProgram(args, { label, cwd, env = {} }) {
-  const child = spawn(process.execPath, args, {
-    cwd,
-    env: { ...process.env, ...env },
-    stdio: ['ignore', 'ignore', 'pipe'],
-  })
-  const { ended, kill } = watched(child, label)
-  return { pid: child.pid, ended, kill }
 }
 
 /**

@@ -53,14 +53,3 @@ export async function readDisk(url, schema, table) {
     return { ...rows[0], livePercent: fill.rows[0].live, freePercent: fill.rows[0].free }
   })
 }
-
-/** How much of the pages that hold rows is taken by rows and their line pointers, in per cent. Empty pages do not count. */
-export async function readFill(url, table) {
-  return withClient(url, async (client) => {
-    const { rows } = await client.query(
-      `select 100 * sum(ceil(pg_column_size(t) / 8.0) * 8 + 4)::float8
-         / count(distinct (t.ctid::text::point)[0]) / (8192 - 24) as fill from ${table} as t`,
-    )
-    return rows[0].fill
-  })
-}

@@ -6,7 +6,7 @@ import { parseArgs } from 'node:util'
 import { checkBuild, commitOf, loadFrom } from './builds.mjs'
 import { withClient } from './client.mjs'
 import { readDisk, readStatements, readUpdates, resetStatements } from './counters.mjs'
-import { inServerSide, leaseholdSide, leftOutOf, peer, PEER_NAMES } from './peers.mjs'
+import { leaseholdSide, leftOutOf, peer, PEER_NAMES } from './peers.mjs'
 import { selfTimes } from './profile.mjs'
 import { summarise, summaryTable, windowTables } from './report.mjs'
 import { DEFAULT_SCENARIOS, SCENARIOS } from './scenarios.mjs'
@@ -125,8 +125,7 @@ export async function drain(args) {
   const { maxBatch, settings, rounds } = flags
   const sides = [
     ...flags.builds.map(({ name, root }) => leaseholdSide(root, { name, maxBatch, settings })),
-    // The loop in the server takes the statements of the first build.
-    ...flags.peers.map((name) => (name === 'in-server' ? inServerSide(flags.builds[0].root) : peer(name))),
+    ...flags.peers.map(peer),
   ]
   if (flags.profile !== undefined) await mkdir(flags.profile, { recursive: true })
   const { startEmbedded } = await loadFrom(flags.builds[0].root, './embedded')

@@ -1,12 +1,13 @@
 // Producers and relays of one side, in processes of their own, on an empty store.
 import { setTimeout as delay } from 'node:timers/promises'
 import { quantiles } from './clock.mjs'
+import { cpuOfServer } from './cpu.mjs'
 import { runSide, startLoadProcess } from './side-process.mjs'
 import { openStore } from './stores.mjs'
 
 /**
- * Calls `work` with `start(role, values)`, which starts a process of that role on a new store with the tables of the side.
- * All processes have ended when it returns.
+ * Calls `work` with `start(role)`, which starts a process of that role on a new store with the tables of the side,
+ * `analyse`, and the process id of the server. All processes have ended when it returns.
  */
 async function withProcesses({ server, side, keys, timeoutMs, ...values }, work) {
   const { name, system, options } = side
@@ -26,7 +27,7 @@ async function withProcesses({ server, side, keys, timeoutMs, ...values }, work)
     const analyse = async () => {
       if (store.kind === 'postgres') await server.vacuum(store.url)
     }
-    const result = await work(start, analyse)
+    const result = await work(start, analyse, store.pid)
     for (const child of started) {
       await child.ask('stop')
       await child.end()
@@ -38,15 +39,25 @@ async function withProcesses({ server, side, keys, timeoutMs, ...values }, work)
   }
 }
 
-/** How many events per second the producers store, with nobody to relay them. */
+/** How many events per second the producers store, with nobody to relay them, and the processor time of each. */
 export async function measureEnqueue({ ms, ...order }) {
-  return withProcesses(order, async (start, analyse) => {
+  return withProcesses(order, async (start, analyse, serverPid) => {
     const producer = await start('producer')
     await produce(producer, { ms: ms * WARM_UP_SHARE })
     await analyse()
-    return { perSecond: (await produce(producer, { ms })).perSecond }
+    const read = async () => ({ nodeMs: await producer.ask('cpu'), serverMs: cpuOfServer(serverPid) })
+    const before = await read()
+    const { perSecond, written } = await produce(producer, { ms })
+    const after = await read()
+    return {
+      perSecond,
+      serverMicroseconds: perEvent(after.serverMs - before.serverMs, written),
+      nodeMicroseconds: perEvent(after.nodeMs - before.nodeMs, written),
+    }
   })
 }
+
+const perEvent = (ms, events) => (ms * 1_000) / events
 
 /** Connections, plans and caches are warm when the clock starts. */
 const WARM_UP_SHARE = 0.2
@@ -56,7 +67,8 @@ async function produce(producer, { ms, perSecond }) {
   const began = performance.now()
   await producer.ask('begin', { ms, perSecond })
   const after = await producer.ask('finish')
-  return { perSecond: ((after - before) / (performance.now() - began)) * 1_000 }
+  const written = after - before
+  return { written, perSecond: (written / (performance.now() - began)) * 1_000 }
 }
 
 /** Milliseconds from the producer's statement to the handler, of single events of an otherwise idle system. */
@@ -77,11 +89,11 @@ const SAMPLES = 20
  * the two, the relays have as long as the first phase twice to catch up.
  */
 export async function measureSustained({ relays, fullMs, steadyMs, share, ...order }) {
-  return withProcesses(order, async (start, analyse) => {
+  return withProcesses(order, async (start, analyse, serverPid) => {
     const relaying = []
     for (let i = 0; i < relays; i += 1) relaying.push(await start('relay'))
     const producer = await start('producer')
-    const system = { producer, relaying }
+    const system = { producer, relaying, serverPid }
 
     await produce(producer, { ms: fullMs * WARM_UP_SHARE })
     await analyse()
@@ -97,7 +109,7 @@ export async function measureSustained({ relays, fullMs, steadyMs, share, ...ord
 const handledBy = async (relaying) =>
   (await Promise.all(relaying.map(async (relay) => relay.ask('count')))).reduce((sum, one) => sum + one, 0)
 
-async function runPhase({ producer, relaying }, { ms, perSecond }) {
+async function runPhase({ producer, relaying, serverPid }, { ms, perSecond }) {
   const samples = []
   const began = performance.now()
   const sample = async () => {
@@ -107,12 +119,22 @@ async function runPhase({ producer, relaying }, { ms, perSecond }) {
   await producer.ask('begin', { ms, perSecond })
   await delay(ms * WARM_UP_SHARE)
   for (const relay of relaying) await relay.ask('latencies')
+  const readCpu = async () => {
+    const ofRelays = await Promise.all(relaying.map(async (relay) => relay.ask('cpu')))
+    return {
+      relays: ofRelays.reduce((sum, one) => sum + one, 0),
+      producers: await producer.ask('cpu'),
+      server: cpuOfServer(serverPid),
+    }
+  }
+  const cpuBefore = await readCpu()
   await sample()
   for (let i = 1; i <= SAMPLES; i += 1) {
     const at = ms * (WARM_UP_SHARE + ((1 - WARM_UP_SHARE) * i) / SAMPLES)
     await delay(Math.max(0, at - (performance.now() - began)))
     await sample()
   }
+  const cpu = await readCpu()
   const latencies = await Promise.all(relaying.map(async (relay) => relay.ask('latencies')))
   await producer.ask('finish')
   const [first, last] = [samples[0], samples.at(-1)]
@@ -122,6 +144,12 @@ async function runPhase({ producer, relaying }, { ms, perSecond }) {
   return {
     handledPerSecond: perSecondOf('handled'),
     writtenPerSecond: perSecondOf('written'),
+    microseconds: Object.fromEntries(
+      Object.entries(cpu).map(([who, cpuMs]) => [
+        who,
+        perEvent(cpuMs - cpuBefore[who], last.handled - first.handled),
+      ]),
+    ),
     latencyMs: quantiles(latencies.flatMap((some) => [...some])),
     backlog: samples.map(({ written, handled }) => written - handled),
     backlogGrowthPerSecond: slope(samples.map((one) => [one.ms / 1_000, one.written - one.handled])),

@@ -12,14 +12,14 @@ export async function startReceiver(delayMs) {
   return { url, stop: () => receiver.disconnect() }
 }
 
-/** `dist`: the URL of the directory of a build; `settings`: those of the dispatcher; `buckets`: of the tables. */
+/** `dist`: the URL of the directory of a build; `settings`: those of the dispatcher. */
 export function webhookSides({ dist, receiver, endpoints, concurrency }, dispatchers) {
   const common = { system: 'webhooks', dist, receiver, endpoints, concurrency }
   return [
     { label: 'a bare loop of signed requests', options: { ...common, kind: 'bare' } },
-    ...dispatchers.map(({ label, settings, buckets }) => ({
+    ...dispatchers.map(({ label, settings }) => ({
       label,
-      options: { ...common, kind: 'dispatcher', settings, buckets },
+      options: { ...common, kind: 'dispatcher', settings },
     })),
   ]
 }

@@ -9,7 +9,6 @@ import { SCENARIOS } from './scenarios.mjs'
  * - graphile-worker: with keys, a fetch takes one job of each queue, so it comes back short and the next one waits for the
  *   poll interval: 10,000 jobs in 1,000 queues drained at 685/s with the default of 2 s, and at 15,300/s with 5 ms. For one
  *   hot key, these were the fastest of nine settings tried (439/s).
- * - in-server: as many rows per statement as the default batch of a relay.
  */
 const PEERS = {
   'graphile-worker': {
@@ -34,28 +33,19 @@ const PEERS = {
     hot: { concurrency: 1 },
   },
   pgque: { none: {}, many: {}, hot: {} },
-  'in-server': {
-    none: { limit: 500 },
-    many: { limit: 500 },
-    hot: { limit: 500 },
-  },
 }
 
 /** What a name in `PEERS` runs, where that is not the name itself. */
 const SYSTEMS = { 'bullmq-fsync': 'bullmq' }
-
-/** With what a check compares that says "every peer" or "the fastest peer". */
-export const ALL_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'bullmq-postgres', 'pgque']
 
 /** Enough of them to see in a few seconds that everything works. */
 export const QUICK_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'pgque']
 
 /**
  * Those that store an event durably before they answer and settle each event by itself, as we do. BullMQ does so with
- * `appendfsync always`; PgQue acknowledges batches.
+ * `appendfsync always`; PgQue acknowledges batches. The others are shown and not compared.
  */
 export const COMPARABLE_PEERS = ['graphile-worker', 'pg-boss', 'bullmq-fsync', 'bullmq-postgres']
-export const COMPARABLE = 'peer that stores durably and settles each event by itself'
 
 export const PEER_NAMES = Object.keys(PEERS)
 
@@ -73,7 +63,6 @@ const LEFT_OUT = {
   'bullmq-fsync': { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
   'bullmq-postgres': NO_KEYS,
   pgque: { stuck: 'a failed event is retried later and does not hold up the next ones' },
-  'in-server': { stuck: 'nothing fails in the server' },
 }
 
 /** A side as scenarios and drains use it. `options(keys)`: for which kind of keys. */
@@ -82,15 +71,13 @@ export function peer(name) {
   return { name, system, options: (keys) => PEERS[name][keys] }
 }
 
-export function leaseholdSide(build, { name = 'leasehold', maxBatch = 1, settings } = {}) {
-  return { name, system: 'leasehold', options: () => ({ build, maxBatch, settings }) }
+export function leaseholdSide(build, { name = 'leasehold', maxBatch = 1, ...options } = {}) {
+  return { name, system: 'leasehold', options: () => ({ build, maxBatch, ...options }) }
 }
 
-/** The in-server loop takes the statements of a build. */
-export function inServerSide(build) {
-  const { options, ...side } = peer('in-server')
-  return { ...side, options: (keys) => ({ build, ...options(keys) }) }
-}
+/** The same, where producers send a prepared INSERT in the place of `outbox.enqueue`. */
+export const plainSqlSide = (build, options) =>
+  leaseholdSide(build, { name: 'leasehold (plain SQL)', plainSql: true, ...options })
 
 /** Why a side has no figures in a scenario of `drain`; undefined: it takes part. */
 export function leftOutOf({ name }, scenarioName) {
@@ -114,30 +101,22 @@ export const UNAVAILABLE = [
   '@nestjs/outbox: documented on docs.nestjs.com, but the npm registry answers 404 for it, so there is nothing to install',
 ]
 
-const PACKAGES = ['graphile-worker', 'pg-boss', 'bullmq', 'ioredis']
-
-/** Versions of the peers that can be measured here. */
-export function peerVersions() {
-  const packages = PACKAGES.map((name) => {
-    const manifest = new URL(`node_modules/${name}/package.json`, import.meta.url)
-    return [name, JSON.parse(readFileSync(manifest, 'utf8')).version]
-  })
-  const redis = redisVersion()
+/** Of the SQL file that is installed; undefined without one. */
+export function pgqueVersion() {
   const file = process.env.PGQUE_SQL
-  const pgque = file && /function pgque\.version\(\)[^']*'([^']+)'/.exec(readFileSync(file, 'utf8'))?.[1]
-  return {
-    ...Object.fromEntries(packages),
-    ...(redis === undefined ? {} : { redis }),
-    ...(pgque === undefined ? {} : { pgque }),
-  }
+  return file && /function pgque\.version\(\)[^']*'([^']+)'/.exec(readFileSync(file, 'utf8'))?.[1]
 }
 
 /** What differs between the systems, for the text under a table. */
 export const DIFFERENCES = [
   'leasehold: claims and settlements are fenced by a token; published events stay in the table; events of a key are published one at a time, in order',
   'graphile-worker: no fencing: a finished job is deleted by its id, whoever holds it; `queue_name` runs one job of a queue at a time, and a failed job does not hold up its queue',
-  'pg-boss: a job is settled only in the attempt that was fetched; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs are inserted by the INSERT that its own `insert` sends, without NOTIFY',
+  'pg-boss: a job is settled only in the attempt that was fetched; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs of a backlog are inserted by the INSERT that its own `insert` sends, without NOTIFY',
   'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; a job is settled only with the token of its lock; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`, `bullmq-postgres` the same package with its PostgreSQL backend',
   'pgque: one consumer reads batches in the order of their commits and acknowledges a whole batch at once, by its id; single events are neither claimed nor settled; events stay until their table is truncated',
-  'in-server: the statements of `docs/sql/outbox` in a loop inside the server, without client, network or handler: what a relay of ours cannot exceed with one session; not compared with',
+]
+
+/** What a producer calls under load: what the documentation of each project tells its users to call. */
+export const PRODUCERS = [
+  'Producers call `outbox.enqueue(tx, …)` (leasehold), `boss.send(…)` with the option `db` (pg-boss), `graphile_worker.add_job(…)`, which `addJob` calls (graphile-worker), and `pgque.send(…)` between BEGIN and COMMIT of a client of `pg`. `queue.add(…)` of BullMQ has no transaction of the user. “leasehold (plain SQL)” is a prepared INSERT',
 ]

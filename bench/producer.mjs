@@ -2,19 +2,28 @@
 import { createHash } from 'node:crypto'
 import pg from 'pg'
 
-/** One prepared statement for each event, in a transaction of its own. `values` takes type, key and payload of an event. */
-export async function sqlProducer(url, { text, values }) {
+/**
+ * `write(client, event)` writes an event. With `inTransaction` it is called between BEGIN and COMMIT, as in the transaction
+ * of a user; otherwise what it sends is a transaction of its own.
+ */
+export async function clientProducer(url, { inTransaction = true, write }) {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   return {
     async send(event) {
-      await client.query({ name: 'bench_send', text, values: values(event) })
+      if (inTransaction) await client.query('begin')
+      await write(client, event)
+      if (inTransaction) await client.query('commit')
     },
     async close() {
       await client.end()
     },
   }
 }
+
+/** Writes an event by one prepared statement. `values` takes its key and payload. */
+export const prepared = (text, values) => async (client, event) =>
+  client.query({ name: 'bench_send', text, values: values(event) })
 
 const md5 = (text) => createHash('md5').update(text).digest('hex')
 

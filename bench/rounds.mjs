@@ -1,38 +1,46 @@
-// Scenarios that compare Leasehold with itself: its variants in turn, one value for each round, ratios within rounds.
-import { inTurn } from './comparison.mjs'
-import { median } from './report.mjs'
-
-export { median }
+// Sides in turn, round after round; and what follows from their figures: series, and checks of ratios within rounds.
+import { goalOf, isBetterAbove } from './goals.mjs'
+import { notInstalled } from './peers.mjs'
+import { median } from './report/figures.mjs'
 
 /**
- * Runs `measure` for each side in turn and returns the readings of each, in the order of the rounds. A side that fails in
- * one round has no readings at all, and a remark that says why. Throws when there are no readings of any side.
+ * Calls `measure(side, round)` for each side in each round, in the opposite order in every other round, and returns the
+ * readings of each side, in the order of the rounds. A side that fails, or cannot be measured here, has a remark and no
+ * readings. `nameOf`: what a side is called in what is printed.
  */
 export async function measureInTurns(
-  { sides, rounds, print, signal, remarks, title, nameOf = String },
+  { sides, rounds, print, signal, remarks, title, nameOf = ({ name }) => name },
   measure,
 ) {
-  const named = sides.map((side) => ({ name: nameOf(side), side }))
-  const { readings, remarks: failures } = await inTurn(
-    { sides: named, rounds, print, signal, title },
-    async ({ side }, round) => {
+  const readings = new Map(sides.map((side) => [side, []]))
+  const leaveOut = (side, why) => {
+    readings.delete(side)
+    remarks.push(`${title}: ${nameOf(side)} was left out: ${why}`)
+    print(remarks.at(-1))
+  }
+  for (const side of sides) {
+    const why = notInstalled(side)
+    if (why !== undefined) leaveOut(side, why)
+  }
+  for (let round = 1; round <= rounds; round += 1) {
+    for (const side of round % 2 === 1 ? sides : sides.toReversed()) {
+      if (!readings.has(side)) continue
+      signal?.throwIfAborted()
       try {
         const reading = await measure(side, round)
-        return { ...reading, text: summary(reading) }
+        readings.get(side).push(reading)
+        print(`${title}, round ${round}: ${nameOf(side)}: ${reading.text ?? summary(reading)}`)
       } catch (error) {
-        throw new Error(briefly(error.message), { cause: error })
+        signal?.throwIfAborted()
+        leaveOut(side, briefly(error.message))
       }
-    },
-  )
-  remarks.push(...failures)
-  if (readings.size === 0) throw new Error(failures.join('; '))
-  return new Map(
-    named.filter(({ name }) => readings.has(name)).map(({ name, side }) => [side, readings.get(name)]),
-  )
+    }
+  }
+  return readings
 }
 
 /** For the published record: the line that says what went wrong, without stacks and paths of this machine. */
-export function briefly(message) {
+function briefly(message) {
   const lines = message.split('\n').filter((line) => line.trim() !== '')
   const line =
     (lines.length > 1 ? lines.find((one) => /^\w*error\b/i.test(one)) : undefined) ?? lines[0] ?? ''
@@ -46,22 +54,41 @@ function summary(reading) {
     .join(', ')
 }
 
-/** A check of a ratio: of two values of one round each, the median of the rounds. Undefined where a side has no figures. */
-export function ratioCheck({ text, of, to, comparison, limit, against }) {
-  if (of === undefined || to === undefined) return undefined
-  const ratio = median(of.map((value, i) => value / to[i]))
-  return { text, ratio, limit, comparison, met: compares(ratio, comparison, limit), against }
+/**
+ * For each metric one series for each side that has readings with this figure. `figure` names a field of a reading; in its
+ * place, `valueFrom` and `detailsOf` take a reading. `variant`: that of the side, unless it is given.
+ */
+export function seriesOf(readings, metrics, variant) {
+  return metrics.flatMap(({ figure, valueFrom = (reading) => reading[figure], detailsOf, ...metric }) =>
+    [...readings]
+      .filter(([, own]) => own.some((reading) => valueFrom(reading) !== undefined))
+      .map(([side, own]) => ({
+        side: side.name,
+        variant: variant ?? side.variant,
+        ...metric,
+        values: own.map(valueFrom),
+        ...(detailsOf === undefined ? {} : { details: own.map(detailsOf) }),
+      })),
+  )
 }
 
-/** A check of a value itself (`ratio`, with its unit). It is a bound, so the worst round decides. */
-export function valueCheck({ text, values, unit, comparison, limit }) {
-  if (values === undefined) return undefined
-  const ratio = comparison === '>=' ? Math.min(...values) : Math.max(...values)
-  return { text, ratio, unit, limit, comparison, met: compares(ratio, comparison, limit) }
+/**
+ * How a goal came out, from pairs `{ of, to, against }` of values that have one number for each round. A ratio is taken
+ * within each round, and the median of the rounds counts; of several pairs, the one that comes off worst. Empty where
+ * nothing can be compared.
+ */
+export function ratioCheck(id, pairs) {
+  const goal = goalOf(id)
+  const [worst] = pairs
+    .filter(({ of, to }) => of !== undefined && to !== undefined)
+    .map(({ of, to, against }) => ({ goal: id, ratio: median(of.map((value, i) => value / to[i])), against }))
+    .filter(({ ratio }) => ratio !== undefined)
+    .sort((a, b) => (isBetterAbove(goal) ? a.ratio - b.ratio : b.ratio - a.ratio))
+  return worst === undefined ? [] : [worst]
 }
 
-function compares(value, comparison, limit) {
-  return comparison === '>=' ? value >= limit : value <= limit
+/** How a goal came out that bounds a figure: the worst round decides. */
+export function boundCheck(id, values) {
+  if (values === undefined || values.length === 0) return []
+  return [{ goal: id, ratio: isBetterAbove(goalOf(id)) ? Math.min(...values) : Math.max(...values) }]
 }
-
-export const present = (checks) => checks.filter((check) => check !== undefined)

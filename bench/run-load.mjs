@@ -12,7 +12,7 @@ const ROLES = { producer: startProducer, relay: startRelay, prober: startProber 
 async function startProducer(side) {
   const { url, connections, keys, keyCount, payloadBytes } = order
   const producers = await Promise.all(
-    Array.from({ length: connections }, async () => side.openProducer({ url, keys })),
+    Array.from({ length: connections }, async () => side.openProducer({ url })),
   )
   const [nextKey, nextPayload] = [keysFor(keys, keyCount), payloadsOf(payloadBytes)]
   let written = 0
@@ -89,7 +89,7 @@ async function startProber(side) {
     claimed() {},
     probed() {},
   })
-  const producer = await side.openProducer({ url: order.url, keys: order.keys })
+  const producer = await side.openProducer({ url: order.url })
   const nextPayload = payloadsOf(order.payloadBytes)
   const probe = async () => {
     await delay(Math.random() * MAX_PAUSE_MS)
@@ -113,6 +113,12 @@ async function startProber(side) {
   }
 }
 
+/** Milliseconds of processor time that this process has taken, with all its threads. */
+function cpu() {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1_000
+}
+
 async function answer(work) {
   try {
     process.send({ answer: await work() })
@@ -129,5 +135,5 @@ await answer(async () => {
   role = await ROLES[order.role](side)
 })
 process.on('message', ({ question, ...values }) => {
-  void answer(async () => role[question](values))
+  void answer(async () => (question === 'cpu' ? cpu() : role[question](values)))
 })

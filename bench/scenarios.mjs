@@ -4,8 +4,7 @@
  * - `keys`: `none`; `many` (random choice among `--keys`); `hot` (all events share one key)
  * - `written`: `one by one` (a transaction for each event), `bulk` (one INSERT), or `live` (one by one at
  *   `--live-rate` while the relay drains)
- * - `stuck`: as many events again, written first, wait for the head of their key, which always fails; `bulk`: these were
- *   written by one INSERT
+ * - `stuck`: as many events again, written first, wait for the head of their key, which always fails
  * - `heldSnapshot`: another session holds a snapshot from before the first event, so nothing can be vacuumed
  * - `relativeTo`: the scenario whose rate this one is compared with, within the same side and round
  */
@@ -17,13 +16,6 @@ export const SCENARIOS = {
     keys: 'many',
     written: 'one by one',
     stuck: true,
-    relativeTo: 'keyed',
-  },
-  'stuck-bulk': {
-    title: 'many keys beside a stuck key, its events written by one INSERT',
-    keys: 'many',
-    written: 'one by one',
-    stuck: 'bulk',
     relativeTo: 'keyed',
   },
   hot: { title: 'one hot key', keys: 'hot', written: 'one by one', relativeTo: 'unkeyed' },

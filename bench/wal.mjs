@@ -10,7 +10,6 @@ export async function prepareWal(url) {
 const INDEX_ENTRY = /^Btree\/(INSERT_LEAF|INSERT_POST|SPLIT_[LR])$/
 const UPDATE = /^Heap\/(HOT_)?UPDATE/
 const HOT_UPDATE = /^Heap\/HOT_UPDATE/
-const SHOWN_RECORDS = 12
 
 /** Bytes, without full-page images, and records of the whole server during the work. */
 export async function measureWal(url, work) {
@@ -35,7 +34,6 @@ export async function measureWal(url, work) {
       indexEntries: counted(INDEX_ENTRY),
       updates: counted(UPDATE),
       hotUpdates: counted(HOT_UPDATE),
-      records: rows.slice(0, SHOWN_RECORDS).map(({ type, count, bytes }) => ({ type, count, bytes })),
     }
   })
 }

@@ -47,8 +47,7 @@ export async function writeEvents({ url, side, scenario, events, keyCount, paylo
     await side.writeEvents({ url, events, payload: payloadsOf(payloadBytes) })
     return
   }
-  if (scenario.stuck === 'bulk') await writeBulk({ url, side, keys: 'stuck', events, keyCount, payloadBytes })
-  else if (scenario.stuck) await callInPortions(url, 'bench.write_stuck', events)
+  if (scenario.stuck) await callInPortions(url, 'bench.write_stuck', events)
   if (scenario.written === 'one by one') {
     await callInPortions(url, 'bench.write', events)
     return

@@ -1,7 +1,7 @@
 /**
  * Tables that are written to for ever have a size that does not depend on how long. Events and deliveries are written,
- * finished and deleted in rounds, with a VACUUM where autovacuum would come. The bench measures the same at full speed, with
- * autovacuum (`bench/scenarios/steady.mjs`).
+ * finished and deleted in rounds, with a VACUUM where autovacuum would come. What the same cost at full speed, with
+ * autovacuum, is in `docs/operations/scale.md`.
  */
 import { afterAll, describe, expect, it } from 'vitest'
 import { type ClaimRequest, type LeaseStore, type LeaseTable, openLeaseStore } from '../src/lease/index.ts'

@@ -39,15 +39,13 @@ function createCount() {
 
 const now = () => performance.timeOrigin + performance.now()
 
-/** `retention`: of the relay; `retentionEveryMs`: how often it is applied. Both have the defaults of the relay. */
-function createRelay({ url, settings, tellsStarts = false, retention, retentionEveryMs }) {
+function createRelay({ url, settings, tellsStarts = false }) {
   const { Events, handlers, relay, retry, startRuntime } = modules
   const handled = createCount()
   const settled = createCount()
   const waiting = createCount()
   const events = new Events()
   const state = { url, handled, settled, waiting, renewals: 0, events, onHandled() {}, probed() {} }
-  state.retentions = []
   const publisher = handlers({
     [TYPES.happened]: async () => {
       handled.add()
@@ -69,21 +67,12 @@ function createRelay({ url, settings, tellsStarts = false, retention, retentionE
   events.on('renewed', () => {
     state.renewals += 1
   })
-  events.on('maintenanceRan', ({ done, durationMs }) => {
-    state.retentions.push({ removed: done.published, durationMs })
-  })
-  const worker = relay({ publisher, settings, ...(retention === undefined ? {} : { retention }) })
-  const { maintenance } = worker
   state.open = async () => {
     state.runtime = await startRuntime({
       databaseUrl: url,
       migrate: false,
       events,
-      workers: [
-        retentionEveryMs === undefined
-          ? worker
-          : { ...worker, maintenance: { ...maintenance, everyMs: retentionEveryMs } },
-      ],
+      workers: [relay({ publisher, settings })],
     })
   }
   return state
@@ -105,12 +94,9 @@ serve({
     await state.open()
   },
 
-  /** Returns the runs of retention: how many events each has removed, and how long it took. */
   async stop(name) {
-    const { runtime, retentions } = relays.get(name)
-    await runtime.stop()
+    await relays.get(name).runtime.stop()
     relays.delete(name)
-    return { retentions }
   },
 
   /** Ends the pause that it was started with. From here on, the number of settled events is reported. */

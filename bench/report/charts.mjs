@@ -12,7 +12,7 @@ const SIZES_OF_A_LINE = 3
 export function chartsOf(scenario) {
   return metricsOf(scenario).flatMap((metric) => {
     const { lines, xLabel } = linesOf(metric.series)
-    const bars = metric.series.filter(({ points, values }) => points === undefined && summary(values))
+    const bars = metric.series.filter(({ values }) => summary(values))
     const description = describe(metric)
     const { better, unit } = metric
     const common = { title: capitalized(metric.name), subtitle: scenario.title, better, unit, description }
@@ -66,20 +66,17 @@ const barOf = (name, side, values) => ({ name, own: isOwn(side), summary: summar
 const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1)
 
 /**
- * The lines of a metric: of series with `points` or with `details.portions` (for each round the figures of equal portions
- * of the work), and of series whose variants are sizes (`1 process`, `2 processes`, `4 processes`; `10k rows`, `100k
+ * The lines of a metric: of series with `details.portions` (for each round the figures of equal portions of the work), and
+ * of series whose variants are sizes (`1 process`, `2 processes`, `4 processes`; `10k rows`, `100k
  * rows`, `1M rows`).
  */
 function linesOf(series) {
-  const measured = series.filter(({ points, values }) => points !== undefined || summary(values))
-  const withPoints = measured.filter(({ points }) => points !== undefined)
+  const measured = series.filter(({ values }) => summary(values))
   const inPortions = measured.filter(({ details }) => Array.isArray(details?.portions))
-  let found
-  if (withPoints.length > 0)
-    found = { lines: withPoints.map(lineOfPoints), xLabel: withPoints[0].xLabel ?? '' }
-  else if (inPortions.length > 0)
-    found = { lines: linesOfPortions(inPortions), xLabel: 'per cent of the work done' }
-  else found = linesOfSizes(measured)
+  const found =
+    inPortions.length > 0
+      ? { lines: linesOfPortions(inPortions), xLabel: 'per cent of the work done' }
+      : linesOfSizes(measured)
   const lines = found.lines.filter(({ points }) => points.length > 1)
   return { xLabel: found.xLabel, lines: named(lines) }
 }
@@ -97,10 +94,6 @@ function linesOfPortions(series) {
     lines.set(`${side}\n${line}`, { side, variant: line, points: byX(points) })
   }
   return [...lines.values()]
-}
-
-function lineOfPoints({ side, variant = '', points }) {
-  return { side, variant, points: byX(points.map(({ x, values }) => ({ x, summary: summary(values) }))) }
 }
 
 const byX = (points) => points.filter((point) => point.summary).sort((a, b) => a.x - b.x)
@@ -151,14 +144,7 @@ function describe({ series, unit }) {
     return found === undefined ? 'not measured' : formatFigure(found.median, unit)
   }
   return series
-    .map(({ side, variant, values, points }) => {
-      const name = [side, variant].filter(Boolean).join(', ')
-      const figures =
-        points === undefined
-          ? figure(values)
-          : points.map((point) => `${figure(point.values)} at ${point.x}`).join(', ')
-      return `${name}: ${figures}`
-    })
+    .map(({ side, variant, values }) => `${[side, variant].filter(Boolean).join(', ')}: ${figure(values)}`)
     .join('; ')
 }
 

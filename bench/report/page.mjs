@@ -1,7 +1,8 @@
 // The page docs/benchmarks.md: the template, filled with the record of one run.
 import { chartsOf, isOwn, metricsOf } from './charts.mjs'
 import { formatAgainst, formatFigure, median, ratioWithinRounds, summary } from './figures.mjs'
-import { COMPARISONS, publishable, verdictOf } from './record.mjs'
+import { verdictOf } from '../goals.mjs'
+import { publishable } from './record.mjs'
 
 /** Where the charts are, relative to the page. */
 const CHARTS = 'benchmarks'
@@ -12,18 +13,18 @@ const PEERS = ['graphile-worker', 'pg-boss', 'bullmq', '@nestjs/outbox', 'pgque'
 const isPeer = (side) => PEERS.some((peer) => side.toLowerCase().startsWith(peer))
 
 /** `{ page, charts: [{ file, svg }], unexplained }`. `explanations`: see explanations.mjs. */
-export function writePage(record, template, explanations = []) {
+export function writePage(record, template, explanations = {}) {
   const charts = record.scenarios.map((scenario) => chartsOf(scenario))
-  const losses = lossesOf(record, explanations)
+  const goals = goalsOf(record, explanations)
   const filled = {
     run: runSentence(record),
     warning: warningOf(record),
-    count: countOf(record),
-    checks: checksTable(record),
-    losses: losses.text,
-    scenarios: record.scenarios.map((scenario, i) => section(scenario, charts[i])).join('\n\n'),
+    count: countOf(goals),
+    goals: goalsTable(goals),
+    losses: lossesOf(record),
+    scenarios: record.scenarios.map((scenario, i) => section(scenario, charts[i], goals)).join('\n\n'),
     commit: record.commit ?? '(the commit is not known)',
-    flags: `${record.size === 'short' ? '--short ' : ''}--rounds ${record.rounds}`,
+    flags: flagsOf(record),
     setup: setupTables(record),
   }
   const page = template.replaceAll(/\{\{(\w+)\}\}/g, (placeholder, name) => {
@@ -34,7 +35,7 @@ export function writePage(record, template, explanations = []) {
     // An empty placeholder leaves no hole.
     page: `${page.replaceAll(/\n{3,}/g, '\n\n').trimEnd()}\n`,
     charts: charts.flat(),
-    unexplained: losses.unexplained,
+    unexplained: goals.filter(({ isUnexplained }) => isUnexplained).map(({ text }) => text),
   }
 }
 
@@ -52,41 +53,63 @@ function warningOf(record) {
   return reason === undefined ? '' : `**Do not cite this page: ${reason}.**`
 }
 
-const checksOf = (record) =>
-  record.scenarios.flatMap((scenario) => (scenario.checks ?? []).map((check) => ({ scenario, check })))
-
 const unmeasured = ({ error, skipped }) => error ?? skipped
 
-function countOf(record) {
-  const verdicts = checksOf(record).map(({ check }) => verdictOf(check))
-  const count = (verdict) => verdicts.filter((one) => one === verdict).length
-  const missing = record.scenarios.filter(unmeasured).length
-  const parts = [
-    ...(count('met') > 0 ? [`${count('met')} met`] : []),
-    ...(count('missed') > 0 ? [`${count('missed')} missed`] : []),
-    ...(count('not judged') > 0 ? [`${count('not judged')} not judged`] : []),
-    ...(count('not measured') > 0 ? [`${count('not measured')} not measured`] : []),
-    ...(missing > 0 ? [`${plural(missing, 'scenario')} without results`] : []),
-  ]
-  return parts.length === 0 ? 'Nothing was measured.' : `${sentence(parts.join(', '))}.`
+/** `--second-edition` takes a directory that another reader has elsewhere. */
+function flagsOf({ size, rounds, secondEdition }) {
+  return [
+    ...(size === 'short' ? ['--short'] : []),
+    `--rounds ${rounds}`,
+    ...(secondEdition === undefined ? [] : ['--second-edition ../../second-edition']),
+  ].join(' ')
 }
 
-function checksTable(record) {
-  const rows = record.scenarios.flatMap((scenario) => {
-    const name = link(scenario.title ?? scenario.name)
-    if (unmeasured(scenario)) return [[name, scenario.reach ?? '–', '–', '–', '–', 'not measured']]
-    const checks = scenario.checks ?? []
-    if (checks.length === 0) return [[name, scenario.reach ?? '–', 'see the table', '–', '–', '–']]
-    return checks.map((check, i) => [
-      i === 0 ? name : '',
-      check.text,
-      measured(check),
-      limitOf(check),
-      check.against ?? '–',
-      emphasized(verdictOf(check)),
-    ])
+/** Every goal with its figure, its verdict, and the reason where there is one to give. */
+function goalsOf(record, explanations) {
+  const unknown = Object.keys(explanations).find((id) => !record.goals.some((goal) => goal.id === id))
+  if (unknown !== undefined) throw new Error(`explanations.mjs: there is no goal "${unknown}"`)
+  return record.goals.map((goal) => {
+    const scenario = record.scenarios.find(({ name }) => name === goal.scenario)
+    const check = scenario?.checks?.find((one) => one.goal === goal.id)
+    const verdict = verdictOf(goal, check, record)
+    const written = explanations[goal.id]
+    const problem =
+      scenario === undefined ? (goal.unavailable ?? 'not part of this run') : unmeasured(scenario)
+    const reasons = {
+      missed: written ?? 'Not explained yet.',
+      stated: written ?? '',
+      'not measured': sentence(withFullStop(problem ?? 'no figures')),
+    }
+    return {
+      ...goal,
+      title: scenario?.title,
+      figure: measured(goal, check),
+      against: check?.against ?? '–',
+      verdict,
+      why: reasons[verdict] ?? '',
+      isUnexplained: verdict === 'missed' && written === undefined,
+    }
   })
-  return table(['scenario', 'goal', 'measured', 'limit', 'compared with', ''], rows)
+}
+
+const VERDICTS = ['met', 'missed', 'stated', 'not judged', 'not measured']
+
+function countOf(goals) {
+  const parts = VERDICTS.map((verdict) => [goals.filter((goal) => goal.verdict === verdict).length, verdict])
+    .filter(([count]) => count > 0)
+    .map(([count, verdict]) => `${count} ${verdict}`)
+  return `${sentence(parts.join(', '))}.`
+}
+
+function goalsTable(goals) {
+  const rows = goals.map(({ text, title, figure, against, verdict, why }) => [
+    title === undefined ? text : link(title, text),
+    figure,
+    against,
+    emphasized(verdict),
+    why,
+  ])
+  return table(['goal', 'measured', 'compared with', '', 'why'], rows)
 }
 
 const emphasized = (verdict) => (verdict === 'missed' ? '**missed**' : verdict)
@@ -94,55 +117,16 @@ const emphasized = (verdict) => (verdict === 'missed' ? '**missed**' : verdict)
 const withUnit = (number, unit = '') =>
   unit === '' || unit.startsWith('/') ? `${number}${unit}` : `${number} ${unit}`
 
-/** The figure of a check. */
-export function measured({ ratio, limit, unit }) {
-  return Number.isFinite(ratio) ? withUnit(formatAgainst(ratio, limit), unit) : '–'
+/** The figure of a goal. */
+export function measured({ limit, unit }, check) {
+  if (!Number.isFinite(check?.ratio)) return '–'
+  return withUnit(formatAgainst(check.ratio, limit ?? 1), unit)
 }
 
-export function limitOf({ limit, comparison, unit }) {
-  return `${COMPARISONS[comparison].sign} ${withUnit(limit, unit)}`
-}
-
-/** Goals that were missed, and every figure in which a peer is ahead. */
-function lossesOf(record, explanations) {
-  for (const { scenario: name, check: text } of explanations) {
-    const isKnown = checksOf(record).some(
-      ({ scenario, check }) => scenario.name === name && check.text === text,
-    )
-    const wasRun = record.scenarios.some((scenario) => scenario.name === name && !unmeasured(scenario))
-    if (wasRun && !isKnown) throw new Error(`explanations.mjs: ${name} has no check "${text}"`)
-  }
-  const unexplained = []
-  /** The goals that were missed for the same reason, by that reason: it is read once. */
-  const missed = new Map()
-  for (const { scenario, check } of checksOf(record)) {
-    if (verdictOf(check) !== 'missed') continue
-    const found = explanations.find((one) => one.scenario === scenario.name && one.check === check.text)
-    if (found === undefined) unexplained.push(`${scenario.name}: ${check.text}`)
-    const why = found?.text ?? 'Not explained yet.'
-    const against = check.against === undefined ? '' : ` (compared with ${check.against})`
-    const goal = `- **${scenario.title}**: ${check.text}. Measured: ${measured(check)}${against}.`
-    missed.set(why, [...(missed.get(why) ?? []), goal])
-  }
-  const reasons = [...missed].map(([why, goals]) => `${goals.join('\n')}\n\n${why}`)
-  const failed = record.scenarios
-    .filter(unmeasured)
-    .map(
-      (scenario) =>
-        `- **${scenario.title ?? scenario.name}**: no figures: ${withFullStop(unmeasured(scenario))}`,
-    )
+/** Every figure in which a peer is ahead, whatever the goals say. */
+function lossesOf(record) {
   const ahead = record.scenarios.flatMap(peersAhead)
-  const judged = checksOf(record).some(({ check }) => check.met !== null)
-  const nothing = judged ? 'No goal was missed.' : 'No goal was judged.'
-  return {
-    unexplained,
-    text: [
-      ...(missed.size > 0 ? [] : [nothing]),
-      ...reasons,
-      ...(failed.length > 0 ? [failed.join('\n')] : []),
-      ...(ahead.length > 0 ? ['A peer was ahead in these figures:', table(AHEAD, ahead)] : []),
-    ].join('\n\n'),
-  }
+  return ahead.length === 0 ? 'In no figure.' : table(AHEAD, ahead)
 }
 
 const AHEAD = ['scenario', 'figure', 'peer', 'the peer', 'Leasehold', 'of Leasehold']
@@ -152,7 +136,7 @@ function peersAhead(scenario) {
   return metricsOf(scenario).flatMap(({ name, unit, better, series }) => {
     if (better === undefined) return []
     return series
-      .filter(({ side, values }) => isPeer(side) && values !== undefined)
+      .filter(({ side }) => isPeer(side))
       .flatMap((peer) => {
         const own = ownOf(series, peer)
         const ratio = own && ratioWithinRounds(peer.values, own.values)
@@ -166,15 +150,17 @@ function peersAhead(scenario) {
 }
 
 /** Leasehold's series of the same variant. */
-const ownOf = (series, { variant }) =>
-  series.find((one) => isOwn(one.side) && one.variant === variant && one.values !== undefined)
+const ownOf = (series, { variant }) => series.find((one) => isOwn(one.side) && one.variant === variant)
 
-function section(scenario, charts) {
-  const { title, reach, remarks = [], name } = scenario
+function section(scenario, charts, goals) {
+  const { title, remarks = [], name } = scenario
   const problem = unmeasured(scenario)
   return [
     `### ${title ?? name}`,
-    ...(reach ? [`Goal: ${withFullStop(reach)}`] : []),
+    goals
+      .filter((goal) => goal.scenario === name)
+      .map(({ text, how }) => `- **${text}**: ${withFullStop(how)}`)
+      .join('\n'),
     ...(problem ? [`Not measured: ${withFullStop(problem)}`] : []),
     ...charts.map(({ file, alt }) => `![${alt.replaceAll(/[[\]]/g, '')}](${CHARTS}/${file})`),
     ...(scenario.series?.length > 0 ? [seriesTable(scenario)] : []),
@@ -183,17 +169,14 @@ function section(scenario, charts) {
 }
 
 function seriesTable(scenario) {
-  const hasVariants = scenario.series.some(({ variant, points }) => variant || points)
+  const hasVariants = scenario.series.some(({ variant }) => variant)
   const hasRatios = scenario.series.some(({ side }) => !isOwn(side))
-  const hasSpread = scenario.series.some(({ values = [], points = [] }) =>
-    [values, ...points.map((point) => point.values)].some((list) => list.length > 1),
-  )
+  const hasSpread = scenario.series.some(({ values }) => values.length > 1)
   const rows = metricsOf(scenario).flatMap(({ name, unit, better, series }) => {
-    const figures = series.flatMap(figuresOf)
-    return figures.map((figure, i) => {
+    return series.map((figure, i) => {
       const { side, variant = '', values } = figure
       const found = summary(values)
-      const own = isOwn(side) ? undefined : ownOf(figures, figure)
+      const own = isOwn(side) ? undefined : ownOf(series, figure)
       return [
         i === 0 ? `${name}${direction(better)}` : '',
         ...(hasVariants ? [variant] : []),
@@ -215,19 +198,6 @@ function seriesTable(scenario) {
   return table(head, rows)
 }
 
-const SHOWN_POINTS = 4
-
-/** A series with many points has figures for the first and the last of them; the chart shows all. */
-function figuresOf(series) {
-  const { side, variant, points, xLabel = '' } = series
-  if (points === undefined) return [series]
-  const shown = points.length > SHOWN_POINTS ? [points[0], points.at(-1)] : points
-  return shown.map(({ x, values }) => {
-    const size = `${formatFigure(x)} ${x === 1 ? xLabel.replace(/s$/, '') : xLabel}`.trim()
-    return { side, variant: [variant, size].filter(Boolean).join(', '), values }
-  })
-}
-
 const direction = (better) => (better === undefined ? '' : better === 'higher' ? ' ↑' : ' ↓')
 
 function spreadOf(found, unit) {
@@ -242,10 +212,16 @@ function ratioText(values, others) {
   return ratio === undefined ? '–' : formatAgainst(ratio, 1)
 }
 
-function setupTables({ versions, settings, machine }) {
+function setupTables({ versions, secondEdition, settings, machine }) {
   const rows = (object) => Object.entries(object).map(([name, value]) => [name, String(value)])
   return [
-    table(['version', ''], rows(versions)),
+    table(
+      ['version', ''],
+      [
+        ...rows(versions),
+        ...(secondEdition === undefined ? [] : [['Leasehold, second edition', secondEdition]]),
+      ],
+    ),
     table(['PostgreSQL', ''], rows(settings)),
     table(['machine', ''], rows(machine)),
   ].join('\n\n')
@@ -260,12 +236,12 @@ export function table(head, rows) {
 }
 
 /** To a heading of this page, as GitHub and npm name them. */
-function link(title) {
+function link(title, text) {
   const anchor = title
     .toLowerCase()
     .replaceAll(/[^\p{L}\p{N} _-]/gu, '')
     .replaceAll(' ', '-')
-  return `[${title}](#${anchor})`
+  return `[${text}](#${anchor})`
 }
 
 const plural = (count, word) => `${count} ${word}${count === 1 ? '' : 's'}`

@@ -2,14 +2,7 @@
 import { readFile } from 'node:fs/promises'
 
 /** Raised when a field changes its meaning, so that an old record is refused instead of misread. */
-export const FORMAT = 1
-
-export const COMPARISONS = {
-  '>=': { holds: (value, limit) => value >= limit, sign: '≥' },
-  '<=': { holds: (value, limit) => value <= limit, sign: '≤' },
-  '>': { holds: (value, limit) => value > limit, sign: '>' },
-  '<': { holds: (value, limit) => value < limit, sign: '<' },
-}
+export const FORMAT = 2
 
 export async function readRecord(file) {
   let record
@@ -30,41 +23,19 @@ export function checkRecord(record) {
     )
   for (const scenario of record.scenarios) {
     for (const series of scenario.series ?? []) checkSeries(scenario.name, series)
-    for (const check of scenario.checks ?? []) checkCheck(scenario.name, check)
+    const unknown = (scenario.checks ?? []).find(({ goal }) => !record.goals.some(({ id }) => id === goal))
+    if (unknown !== undefined) throw new Error(`${scenario.name}: there is no goal "${unknown.goal}"`)
   }
 }
 
-function checkSeries(name, { side, metric, better, values, points }) {
+function checkSeries(name, { side, metric, better, values }) {
   const refuse = (problem) => {
     throw new Error(`${name}: a series of ${side ?? 'no side'}: ${problem}`)
   }
   if (typeof side !== 'string' || typeof metric !== 'string') refuse('it needs a side and a metric')
   if (better !== undefined && better !== 'higher' && better !== 'lower')
     refuse(`better is "${better}": give higher or lower, or leave it out`)
-  const lists = points === undefined ? [values] : points.map((point) => point.values)
-  if (!lists.every(Array.isArray)) refuse('values has one number for each round')
-}
-
-/** `met` is what a scenario says; it has to follow from the figure and the limit. */
-function checkCheck(name, { text, ratio, limit, comparison, met }) {
-  const { holds } = COMPARISONS[comparison] ?? {}
-  if (holds === undefined)
-    throw new Error(
-      `${name}: "${text}": comparison is "${comparison}": give ${Object.keys(COMPARISONS).join(', ')}`,
-    )
-  if (met === null) return
-  const follows = Number.isFinite(ratio) && holds(ratio, limit)
-  if (met !== follows)
-    throw new Error(
-      `${name}: "${text}": met is ${met}, but ${ratio} ${comparison} ${limit} is ${follows}: correct the scenario`,
-    )
-}
-
-/** `met`, `missed`, `not judged` (a quick run), or `not measured` (no figure). */
-export function verdictOf({ met, ratio }) {
-  if (!Number.isFinite(ratio)) return 'not measured'
-  if (met === null) return 'not judged'
-  return met ? 'met' : 'missed'
+  if (!Array.isArray(values)) refuse('values has one number for each round')
 }
 
 /** A run that may be published: every figure of it belongs to a commit that anybody can check out. */

@@ -1,47 +1,75 @@
-import { checkRatio, inTurn, seriesOf } from '../comparison.mjs'
 import { measureEnqueue } from '../load.mjs'
 import {
-  ALL_PEERS,
-  COMPARABLE,
-  COMPARABLE_PEERS,
   DIFFERENCES,
   leaseholdSide,
   peer,
+  PEER_NAMES,
+  plainSqlSide,
+  PRODUCERS,
   QUICK_PEERS,
   UNAVAILABLE,
 } from '../peers.mjs'
+import { measureInTurns, ratioCheck, seriesOf } from '../rounds.mjs'
 
 const CONNECTIONS = 8
 const PAYLOAD_BYTES = 200
 const KEY_COUNT = 10_000
-const MS = { quick: 400, short: 5_000, full: 10_000 }
+const MS = { quick: 400, short: 3_000, full: 10_000 }
 
-const PLAIN = { name: 'plain table', system: 'plain-table', options: () => ({}) }
-const PEERS = [...new Set([...ALL_PEERS, ...COMPARABLE_PEERS])]
+const PLAIN_TABLE = 'plain table'
+const plainTable = (options = {}) => ({ name: PLAIN_TABLE, system: 'plain-table', options: () => options })
+
+/** One statement for each event, without BEGIN: what an INSERT costs, and nothing else. */
+const ALONE = { inTransaction: false }
+
+const VARIANTS = [
+  { variant: '10,000 keys', keys: 'many', sidesOf: inTransactions },
+  { variant: 'no key', keys: 'none', sidesOf: inTransactions },
+  {
+    variant: '10,000 keys, one statement',
+    keys: 'many',
+    sidesOf: (build) => [
+      leaseholdSide(build, { name: 'leasehold', ...ALONE }),
+      plainSqlSide(build, ALONE),
+      plainTable(ALONE),
+    ],
+  },
+]
+
+function inTransactions(build, quick) {
+  const peers = (quick ? QUICK_PEERS : PEER_NAMES).map((name) => storing(peer(name)))
+  return [leaseholdSide(build), plainSqlSide(build), plainTable(), ...peers]
+}
+
+/** Nothing is relayed here: settings without keys serve for both. */
+function storing({ options, ...side }) {
+  return { ...side, options: (keys) => options(keys) ?? options('none') }
+}
+
+const METRICS = [
+  { figure: 'perSecond', metric: 'transactions per second', unit: '/s', better: 'higher' },
+  { figure: 'serverMicroseconds', metric: 'server CPU per event', unit: 'µs', better: 'lower' },
+  { figure: 'nodeMicroseconds', metric: 'Node CPU per event', unit: 'µs', better: 'lower' },
+]
 
 export const scenario = {
   name: 'enqueue',
   title: `Enqueue: one event in an otherwise empty transaction, ${CONNECTIONS} connections`,
-  reach: 'transactions/s ≥ 0.9 of the same transaction with a plain one-index table; ≥ every peer',
 
   async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
-    const sides = [
-      leaseholdSide(build),
-      PLAIN,
-      ...(quick ? QUICK_PEERS : PEERS).map((name) => storing(peer(name))),
-    ]
     const series = []
-    const checks = []
     const remarks = [
-      `Each side writes for ${sized(MS) / 1_000} s`,
-      'BullMQ and PgQue store no key: the same event without one is compared with ours',
+      `Each side writes for ${sized(MS) / 1_000} s. “one statement” is without BEGIN and COMMIT`,
+      'BullMQ and PgQue store no key: the same event without one is beside ours',
+      ...PRODUCERS,
       ...DIFFERENCES,
       ...UNAVAILABLE,
     ]
-    for (const { keys, variant } of quick ? VARIANTS.slice(0, 1) : VARIANTS) {
+    for (const { variant, keys, sidesOf } of VARIANTS) {
+      const sides = sidesOf(build, quick)
       const title = `enqueue, ${variant}`
-      const turns = await inTurn({ sides, rounds, signal, print, title }, async (side) => {
-        const reading = await measureEnqueue({
+      const readings = await measureInTurns({ sides, rounds, signal, print, remarks, title }, async (side) =>
+        measureEnqueue({
           server,
           side,
           keys,
@@ -50,56 +78,31 @@ export const scenario = {
           connections: CONNECTIONS,
           ms: sized(MS),
           timeoutMs,
-        })
-        return { ...reading, text: `${Math.round(reading.perSecond)} transactions/s` }
-      })
-      remarks.push(...turns.remarks)
-      const own = seriesOf(turns.readings, {
-        variant,
-        metric: 'transactions per second',
-        unit: '/s',
-        better: 'higher',
-        valueOf: ({ perSecond }) => perSecond,
-      })
-      series.push(...own)
-      const of = (name) => own.find(({ side }) => side === name)
-      checks.push(
-        checkRatio({
-          text: `${variant}: transactions/s ≥ 0.9 of a plain one-index table`,
-          of: of('leasehold'),
-          others: [of(PLAIN.name)],
-          limit: 0.9,
-          comparison: '>=',
-          quick,
-        }),
-        checkRatio({
-          text: `${variant}: transactions/s ≥ every peer`,
-          of: of('leasehold'),
-          others: ALL_PEERS.map(of),
-          limit: 1,
-          comparison: '>=',
-          quick,
-        }),
-        checkRatio({
-          text: `${variant}: transactions/s ≥ every ${COMPARABLE}`,
-          of: of('leasehold'),
-          others: COMPARABLE_PEERS.map(of),
-          limit: 1,
-          comparison: '>=',
-          quick,
         }),
       )
+      series.push(...seriesOf(readings, METRICS, variant))
     }
-    return { series, checks: checks.filter((check) => check !== undefined), remarks }
+    return { series, checks: checksOf(series), remarks }
   },
 }
 
-const VARIANTS = [
-  { keys: 'many', variant: `${KEY_COUNT.toLocaleString('en')} keys` },
-  { keys: 'none', variant: 'no key' },
-]
-
-/** Nothing is relayed here: settings without keys serve for both. */
-function storing({ options, ...side }) {
-  return { ...side, options: (keys) => options(keys) ?? options('none') }
+function checksOf(series) {
+  const of = (side, variant, { metric }) =>
+    series.find((one) => one.side === side && one.variant === variant && one.metric === metric)?.values
+  const [rate, serverCpu] = METRICS
+  const [{ variant: keyed }, { variant: unkeyed }, { variant: alone }] = VARIANTS
+  const pair = (side, other, variant, metric) => ({
+    of: of(side, variant, metric),
+    to: of(other, variant, metric),
+    against: `${other}; ${side}, ${variant}`,
+  })
+  const inBoth = (other) => [keyed, unkeyed].map((variant) => pair('leasehold', other, variant, rate))
+  const inOne = (metric) =>
+    ['leasehold', 'leasehold (plain SQL)'].map((side) => pair(side, PLAIN_TABLE, alone, metric))
+  return [
+    ...ratioCheck('enqueue', [...inBoth(PLAIN_TABLE), ...inOne(rate)]),
+    ...ratioCheck('enqueue-pg-boss', inBoth('pg-boss')),
+    ...ratioCheck('enqueue-graphile-worker', inBoth('graphile-worker')),
+    ...ratioCheck('enqueue-cpu', inOne(serverCpu)),
+  ]
 }

@@ -1,34 +1,23 @@
-// How throughput changes with the number of processes, the size of the backlog and the number of keys.
-import { fitExponent } from '../fit.mjs'
-import { insertBacklog, untilAllSettled, verifyPublished, withOutbox } from '../outbox-database.mjs'
-import { measureInTurns, median } from '../rounds.mjs'
+// How throughput changes with the number of processes and of keys.
+import { untilAllSettled, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { measureInTurns, seriesOf } from '../rounds.mjs'
 
 const DIMENSIONS = [
   {
     name: 'processes',
     title: (x) => (x === 1 ? '1 process' : `${x} processes`),
     sizes: [1, 2, 4, 8],
-    shortSizes: [1, 2, 4, 8],
+    shortSizes: [1, 2, 8],
     quickSizes: [1, 2],
     measure: drainByProcesses,
     remark: (events) =>
       `Processes: ${events} events of 10,000 keys are drained by several worker processes, which all run before the clock starts. The machine has as many cores as the record says: more processes than cores cannot help here, and should not hurt.`,
   },
   {
-    name: 'rows',
-    title: (x) => `${x.toLocaleString('en')} rows`,
-    sizes: [10_000, 100_000, 1_000_000, 10_000_000],
-    shortSizes: [10_000, 100_000, 1_000_000],
-    quickSizes: [10_000, 50_000],
-    measure: drainOfBacklog,
-    remark: (events) =>
-      `Rows: the first ${events} events of a backlog without keys, or all where it is smaller. The backlog is inserted in bulk, and the clock starts with the first event that is handled.`,
-  },
-  {
     name: 'keys',
     title: (x) => `${x.toLocaleString('en')} keys`,
     sizes: [10, 100, 1_000, 10_000, 100_000],
-    shortSizes: [10, 100, 1_000, 10_000, 100_000],
+    shortSizes: [10, 1_000, 100_000],
     quickSizes: [100, 1_000],
     measure: drainOfKeys,
     remark: (events) =>
@@ -38,17 +27,15 @@ const DIMENSIONS = [
 
 export const scenario = {
   name: 'growth',
-  title: 'Growth: processes, rows and keys',
-  reach: '1, 2, 4, 8 worker processes; 10k → 10M rows; 10 → 100k keys; fitted exponents',
+  title: 'Growth: processes and keys',
 
   async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
-    const events = sized({ quick: 2_000, short: 50_000, full: 100_000 })
-    const remarks = [
-      'The exponent b of events/s = a × size^b, fitted by least squares to the logarithms of the medians. 0: the size does not matter; −1: the time per event grows with the size.',
-      ...DIMENSIONS.map(({ remark }) => remark(events)),
-    ]
+    const events = sized({ quick: 2_000, short: 30_000, full: 100_000 })
+    const remarks = DIMENSIONS.map(({ remark }) => remark(events))
     const sides = DIMENSIONS.flatMap((dimension) =>
       dimension[sized({ quick: 'quickSizes', short: 'shortSizes', full: 'sizes' })].map((x) => ({
+        name: 'leasehold',
+        variant: dimension.title(x),
         dimension,
         x,
       })),
@@ -61,28 +48,15 @@ export const scenario = {
         signal,
         remarks,
         title: 'growth',
-        nameOf: ({ dimension, x }) => dimension.title(x),
+        nameOf: ({ variant }) => variant,
       },
       async ({ dimension, x }) => dimension.measure({ server, build, x, events, timeoutMs }),
     )
-    const series = [...readings].map(([{ dimension, x }, own]) => ({
-      side: 'leasehold',
-      variant: dimension.title(x),
-      metric: `events per second by ${dimension.name}`,
-      unit: '/s',
-      better: 'higher',
-      values: own.map(({ perSecond }) => perSecond),
-      details: { line: dimension.name, x },
-    }))
-    for (const { name } of DIMENSIONS) {
-      const own = series.filter(({ details }) => details.line === name)
-      const fit = fitExponent(own.map(({ details, values }) => ({ x: details.x, y: median(values) })))
-      if (fit === undefined) continue
-      for (const one of own) one.details.fit = fit
-      remarks.push(
-        `Exponent of ${name}: ${fit.exponent.toFixed(3)} (it explains ${(fit.explained * 100).toFixed(0)} % of the variation).`,
-      )
-    }
+    const series = DIMENSIONS.flatMap(({ name }) =>
+      seriesOf(new Map([...readings].filter(([{ dimension }]) => dimension.name === name)), [
+        { figure: 'perSecond', metric: `events per second by ${name}`, unit: '/s', better: 'higher' },
+      ]),
+    )
     return { series, checks: [], remarks }
   },
 }
@@ -107,22 +81,6 @@ async function drainByProcesses({ server, build, x: count, events, timeoutMs }) 
     await Promise.all(relays.map(async (relay) => relay.call('stop', 'relay')))
     await verifyPublished(url, events)
     return { perSecond: (events / ms) * 1_000 }
-  })
-}
-
-async function drainOfBacklog({ server, build, x: rows, events, timeoutMs }) {
-  return withOutbox({ server, build, timeoutMs }, async ({ url, startRelay }) => {
-    await insertBacklog(url, { count: rows })
-    await server.vacuum(url)
-    await server.checkpoint()
-    const relay = await startRelay()
-    const measured = Math.min(rows, events)
-    const { ms, startMs } = await relay.call('drain', 'relay', {
-      url,
-      events: measured,
-      serverPid: server.pid,
-    })
-    return { perSecond: (measured / (ms - startMs)) * 1_000 }
   })
 }
 

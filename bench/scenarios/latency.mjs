@@ -1,26 +1,17 @@
-import { checkRatio, inTurn, seriesOf } from '../comparison.mjs'
 import { measureLatency } from '../load.mjs'
-import {
-  ALL_PEERS,
-  COMPARABLE,
-  COMPARABLE_PEERS,
-  DIFFERENCES,
-  leaseholdSide,
-  peer,
-  QUICK_PEERS,
-  UNAVAILABLE,
-} from '../peers.mjs'
+import { DIFFERENCES, leaseholdSide, peer, PRODUCERS, QUICK_PEERS, UNAVAILABLE } from '../peers.mjs'
+import { measureInTurns, ratioCheck, seriesOf } from '../rounds.mjs'
 
 const PAYLOAD_BYTES = 200
 const COUNTS = {
   quick: { count: 20, warmUp: 5 },
-  short: { count: 400, warmUp: 20 },
+  short: { count: 250, warmUp: 20 },
   full: { count: 1_000, warmUp: 50 },
 }
 
 /** Settings for single events, where they differ from those for many. */
 const POLLING = 'graphile-worker (2 ms poll)'
-const SIDES = [
+const PEERS = [
   // Without a local queue, a job is fetched as soon as its NOTIFY arrives.
   { ...peer('graphile-worker'), options: () => ({ worker: { concurrentJobs: 24 } }) },
   { ...peer('graphile-worker'), name: POLLING },
@@ -30,71 +21,47 @@ const SIDES = [
   peer('bullmq-postgres'),
   { ...peer('pgque'), options: () => ({ tickMs: 1 }) },
 ]
-const COMPARED = [
-  { whom: 'every peer', names: [...ALL_PEERS, POLLING] },
-  { whom: `every ${COMPARABLE}`, names: [...COMPARABLE_PEERS, POLLING] },
-]
+const COMPARED = ['graphile-worker', POLLING, 'pg-boss']
 
 const METRICS = [
-  { metric: 'latency, p50', valueOf: ({ p50 }) => p50 },
-  { metric: 'latency, p99', valueOf: ({ p99 }) => p99 },
+  { figure: 'p50', metric: 'latency, p50', unit: 'ms', better: 'lower' },
+  { figure: 'p99', metric: 'latency, p99', unit: 'ms', better: 'lower' },
 ]
 
 export const scenario = {
   name: 'latency',
-  title: 'Idle latency: from the start of the producer’s statement to the handler',
-  reach: 'p50 and p99 ≤ every peer',
+  title: 'Idle latency: from the producer’s BEGIN to the handler',
 
   async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
-    const peers = quick ? SIDES.filter(({ name }) => QUICK_PEERS.includes(name)) : SIDES
-    const sides = [leaseholdSide(build), ...peers]
-    const title = 'latency'
-    const turns = await inTurn({ sides, rounds, signal, print, title }, async (side) => {
-      const reading = await measureLatency({
-        server,
-        side,
-        keys: 'none',
-        payloadBytes: PAYLOAD_BYTES,
-        timeoutMs,
-        ...sized(COUNTS),
-      })
-      const text = `p50 ${reading.p50.toFixed(1)} ms, p99 ${reading.p99.toFixed(1)} ms`
-      return { ...reading, text }
-    })
-    const series = METRICS.flatMap(({ metric, valueOf }) =>
-      seriesOf(turns.readings, {
-        variant: 'one event at a time',
-        metric,
-        unit: 'ms',
-        better: 'lower',
-        valueOf,
-        detailsOf: ({ count, mean, max }) => ({ count, mean, max }),
-      }),
-    )
-    const checks = METRICS.flatMap(({ metric }) => {
-      const of = (name) => series.find((one) => one.side === name && one.metric === metric)
-      return COMPARED.map(({ whom, names }) =>
-        checkRatio({
-          text: `${metric} ≤ ${whom}`,
-          of: of('leasehold'),
-          others: names.map(of),
-          limit: 1,
-          comparison: '<=',
-          quick,
+    const sides = [leaseholdSide(build), ...PEERS.filter(({ name }) => !quick || QUICK_PEERS.includes(name))]
+    const remarks = [
+      ...SETTINGS,
+      `${sized(COUNTS).count} events, one at a time`,
+      ...PRODUCERS,
+      ...DIFFERENCES,
+      ...UNAVAILABLE,
+    ]
+    const readings = await measureInTurns(
+      { sides, rounds, signal, print, remarks, title: 'latency' },
+      async (side) =>
+        measureLatency({
+          server,
+          side,
+          keys: 'none',
+          payloadBytes: PAYLOAD_BYTES,
+          timeoutMs,
+          ...sized(COUNTS),
         }),
+    )
+    const series = seriesOf(readings, METRICS, 'one event at a time')
+    const checks = METRICS.flatMap(({ figure, metric }) => {
+      const of = (name) => series.find((one) => one.side === name && one.metric === metric)?.values
+      return ratioCheck(
+        `latency-${figure}`,
+        COMPARED.map((against) => ({ of: of('leasehold'), to: of(against), against })),
       )
     })
-    return {
-      series,
-      checks: checks.filter((check) => check !== undefined),
-      remarks: [
-        ...SETTINGS,
-        `${sized(COUNTS).count} events, one at a time`,
-        ...DIFFERENCES,
-        ...UNAVAILABLE,
-        ...turns.remarks,
-      ],
-    }
+    return { series, checks, remarks }
   },
 }
 
@@ -102,6 +69,6 @@ const SETTINGS = [
   'Producer and relay are one process; pauses of up to 60 ms lie between the events; no key',
   'leasehold: default settings',
   `graphile-worker: once with its default settings, which wait for a NOTIFY, and once with the settings of the drain, which ask the server every 2 ms (${POLLING})`,
-  'pg-boss: `useListenNotify`, and a NOTIFY with each INSERT',
+  'pg-boss: `useListenNotify` and `notify`',
   'pgque: a ticker that asks every millisecond, the shortest period that it documents',
 ]

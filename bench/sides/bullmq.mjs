@@ -53,8 +53,8 @@ export function bullmq({ concurrency, backend = 'redis' }) {
       })
     },
 
-    async openProducer({ url, type = EVENTS }) {
-      const queue = openQueue(type === 'probe' ? PROBES : EVENTS, url)
+    async openProducer({ url }) {
+      const queue = openQueue(EVENTS, url)
       await queue.waitUntilReady()
       return {
         async send({ payload }) {

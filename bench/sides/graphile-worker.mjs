@@ -2,7 +2,7 @@
 import { EventEmitter } from 'node:events'
 import { Logger, run, runMigrations } from 'graphile-worker'
 import { withClient } from '../client.mjs'
-import { sqlProducer } from '../producer.mjs'
+import { clientProducer, prepared } from '../producer.mjs'
 import { STUCK_KEY } from '../scenarios.mjs'
 
 const silent = new Logger(() => () => {})
@@ -33,10 +33,13 @@ export function graphileWorker({ worker }) {
           json_build_object('identifier', 'event', 'payload', ${payload}, 'queue_name', ${key}))
         from generate_series(1, $1::int) as n))`,
 
-    openProducer: async ({ url, type = 'event' }) =>
-      sqlProducer(url, {
-        text: 'select 1 from graphile_worker.add_job($1, $2::json, queue_name => $3)',
-        values: ({ key, payload }) => [type, JSON.stringify(payload), key],
+    /** `addJob` takes a connection of its own: for a transaction, the documentation names this function, which it calls. */
+    openProducer: async ({ url }) =>
+      clientProducer(url, {
+        write: prepared(
+          `select graphile_worker.add_job('event', $1::json, queue_name => $2)`,
+          ({ key, payload }) => [JSON.stringify(payload), key],
+        ),
       }),
 
     async migrate({ url }) {

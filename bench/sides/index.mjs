@@ -3,8 +3,6 @@ export async function openSide({ system, ...options }) {
   switch (system) {
     case 'leasehold':
       return (await import('./leasehold.mjs')).leasehold(options)
-    case 'in-server':
-      return (await import('./in-server.mjs')).inServer(options)
     case 'graphile-worker':
       return (await import('./graphile-worker.mjs')).graphileWorker(options)
     case 'pg-boss':

@@ -1,6 +1,6 @@
 // Leasehold through its public API: a relay with in-process handlers, as `startRuntime` runs it.
 import { loadFrom } from '../builds.mjs'
-import { sqlProducer } from '../producer.mjs'
+import { clientProducer, prepared } from '../producer.mjs'
 import { STUCK_KEY } from '../scenarios.mjs'
 
 const TYPES = { event: 'bench.happened', probe: 'bench.probe' }
@@ -8,9 +8,9 @@ const COLUMNS = '(event_type, payload, ordering_key)'
 
 /**
  * `build`: the root of a checkout; `maxBatch`: of the publisher; `settings`: of the relay, its defaults unless given;
- * `buckets`: of the tables, one unless given.
+ * `buckets`: of the tables, one unless given. Producers call `outbox.enqueue`, or send a plain INSERT with `plainSql`.
  */
-export function leasehold({ build, maxBatch, settings, buckets }) {
+export function leasehold({ build, maxBatch, settings, buckets, plainSql = false, inTransaction }) {
   let modules
   return {
     schema: 'leasehold',
@@ -23,11 +23,18 @@ export function leasehold({ build, maxBatch, settings, buckets }) {
       `insert into leasehold.outbox ${COLUMNS}
        select '${TYPES.event}', ${payload}, ${key} from generate_series(1, $1::int) as n order by n`,
 
-    openProducer: async ({ url, type = 'event' }) =>
-      sqlProducer(url, {
-        text: `insert into leasehold.outbox ${COLUMNS} values ($1, $2, $3)`,
-        values: ({ key, payload }) => [TYPES[type], JSON.stringify(payload), key],
-      }),
+    async openProducer({ url }) {
+      const outbox = modules.createOutbox()
+      const write = plainSql
+        ? prepared(`insert into leasehold.outbox ${COLUMNS} values ($1, $2, $3)`, ({ key, payload }) => [
+            TYPES.event,
+            JSON.stringify(payload),
+            key,
+          ])
+        : async (client, { key, payload }) =>
+            outbox.enqueue(client, { type: TYPES.event, payload, orderingKey: key })
+      return clientProducer(url, { inTransaction, write })
+    },
 
     async load() {
       modules = {
@@ -77,10 +84,10 @@ export function leasehold({ build, maxBatch, settings, buckets }) {
     unsettled: `select exists (select from leasehold.outbox
       where status in ('PENDING', 'CLAIMED') and ordering_key is distinct from '${STUCK_KEY}') as unsettled`,
 
-    /** Published by its first claim, without a failure. */
+    /** Published without a failure and without an expired lease. */
     finished: `select count(*)::int as finished from leasehold.outbox
       where event_type = '${TYPES.event}' and status = 'PUBLISHED' and published_at is not null
-        and lock_token = 1 and attempts = 0`,
+        and attempts = 0 and expiries = 0`,
   }
 }
 

@@ -1,7 +1,7 @@
 // pg-boss in its fastest mode: large batches, several workers, no pause while batches come back full. Keyed events are in
 // a queue of the policy `key_strict_fifo`, the only one that keeps the order of a key.
 import { PgBoss } from 'pg-boss'
-import { sqlProducer } from '../producer.mjs'
+import { clientProducer } from '../producer.mjs'
 
 const QUEUES = { event: 'event', probe: 'probe' }
 
@@ -15,14 +15,14 @@ async function open(url, options = {}) {
   return boss
 }
 
-/** The channel on which it wakes its workers, as its own `insert` computes it. */
-const CHANNEL = `'pgboss_' || left(encode(sha224('pgboss'::bytea), 'hex'), 24)`
-
 /** `notify`: producers wake the workers, which is quicker for single jobs and slower for many. */
 export function pgBoss({ batchSize, localConcurrency, notify = false, keys }) {
   const policy = keys === 'none' ? 'standard' : 'key_strict_fifo'
   // The table, columns and policy that its own `insert` writes.
   const into = `insert into pgboss.job_common (name, data, policy, singleton_key)`
+  /** One for all producers of a process; it is closed with the last of them. */
+  let sending
+  let producers = 0
 
   return {
     schema: 'pgboss',
@@ -33,14 +33,26 @@ export function pgBoss({ batchSize, localConcurrency, notify = false, keys }) {
     insertMany: ({ key, payload }) =>
       `${into} select '${QUEUES.event}', ${payload}, '${policy}', ${key} from generate_series(1, $1::int) as n`,
 
-    async openProducer({ url, type = 'event' }) {
-      const insert = `${into} values ($1, $2, '${policy}', $3)`
-      return sqlProducer(url, {
-        text: notify
-          ? `with job as (${insert} returning 1) select pg_notify(${CHANNEL}, $1) from job`
-          : insert,
-        values: ({ key, payload }) => [QUEUES[type], JSON.stringify(payload), key],
+    /** In the transaction of the user, by the option `db`. */
+    async openProducer({ url }) {
+      sending ??= open(url, { max: 2, useListenNotify: notify })
+      producers += 1
+      const boss = await sending
+      const producer = await clientProducer(url, {
+        write: async (client, { key, payload }) => {
+          const db = { executeSql: async (text, values) => client.query(text, values) }
+          const id = await boss.send(QUEUES.event, payload, { singletonKey: key, db })
+          if (id === null) throw new Error('pg-boss wrote no job')
+        },
       })
+      return {
+        ...producer,
+        async close() {
+          await producer.close()
+          producers -= 1
+          if (producers === 0) await boss.stop({ graceful: true })
+        },
+      }
     },
 
     async migrate({ url }) {

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { withClient } from '../client.mjs'
-import { sqlProducer } from '../producer.mjs'
+import { clientProducer, prepared } from '../producer.mjs'
 
 const QUEUE = 'event'
 const CONSUMER = 'bench'
@@ -41,10 +41,13 @@ export function pgque({ tickMs = DEFAULT_TICK_MS }) {
       })
     },
 
-    openProducer: async ({ url, type = 'event' }) =>
-      sqlProducer(url, {
-        text: 'select pgque.send($1, $2, $3::text)',
-        values: ({ payload }) => [QUEUE, type, JSON.stringify(payload)],
+    openProducer: async ({ url }) =>
+      clientProducer(url, {
+        write: prepared('select pgque.send($1, $2, $3::text)', ({ payload }) => [
+          QUEUE,
+          'event',
+          JSON.stringify(payload),
+        ]),
       }),
 
     async start({ url, handled, probed }) {

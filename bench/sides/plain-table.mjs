@@ -1,8 +1,8 @@
 // The cheapest table that could keep an event: its columns and a primary key. Nobody reads it; it is what an INSERT costs.
 import { withClient } from '../client.mjs'
-import { sqlProducer } from '../producer.mjs'
+import { clientProducer, prepared } from '../producer.mjs'
 
-export function plainTable() {
+export function plainTable({ inTransaction }) {
   return {
     schema: 'bench_plain',
     table: 'bench_plain.event',
@@ -20,9 +20,12 @@ export function plainTable() {
     },
 
     openProducer: async ({ url }) =>
-      sqlProducer(url, {
-        text: 'insert into bench_plain.event (event_type, payload, ordering_key) values ($1, $2, $3)',
-        values: ({ key, payload }) => ['bench.happened', JSON.stringify(payload), key],
+      clientProducer(url, {
+        inTransaction,
+        write: prepared(
+          'insert into bench_plain.event (event_type, payload, ordering_key) values ($1, $2, $3)',
+          ({ key, payload }) => ['bench.happened', JSON.stringify(payload), key],
+        ),
       }),
   }
 }

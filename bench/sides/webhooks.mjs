@@ -16,8 +16,8 @@ export function webhooks({ kind, ...options }) {
   return kind === 'bare' ? bareLoop(options) : dispatching(options)
 }
 
-/** `settings` are those of the worker; `buckets`: of the tables, one unless given. */
-function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, settings, buckets }) {
+/** `settings` are those of the worker. */
+function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, settings }) {
   let modules
   return {
     async load() {
@@ -27,7 +27,7 @@ function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, se
     async migrate({ url, events: count }) {
       const { endpoints, LOOPBACK, migrate, openDatabase } = modules
       const db = openDatabase({ url, queryTimeoutMs: 600_000 })
-      await migrate(db, buckets === undefined ? {} : { buckets })
+      await migrate(db)
       const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: LOOPBACK } })
       const endpoint = { url: receiver, concurrency: concurrency / endpointCount }
       for (let i = 0; i < endpointCount; i += 1) await managed.create(endpoint, { principal: 'bench' })
@@ -63,7 +63,7 @@ function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, se
     unsettled: `select exists (select from leasehold.webhook_outbox where delivery_status = 'pending') as unsettled`,
 
     finished: `select count(*)::int as finished from leasehold.webhook_outbox
-      where delivery_status = 'delivered' and attempts = 0 and lease_token = 1 and lease_owner is null`,
+      where delivery_status = 'delivered' and attempts = 0 and expiries = 0 and lease_owner is null`,
   }
 }
 
