@@ -107,7 +107,10 @@ export class Pipeline implements Submittable {
     })
   }
 
-  /** The statement that runs, or the last one while they are committed. */
+  /**
+   * The statement whose answer comes next, or the last one before the commit. The server may be further: it sends its
+   * answers when it is ready, when they fill its buffer, and when a statement fails.
+   */
   get current(): Statement {
     return this.#statements[this.#completed] ?? this.#statements.at(-1) ?? { text: '' }
   }

@@ -9,7 +9,6 @@ import {
   isInFailedTransaction,
   isPreparedStatementMismatch,
   isReadOnly,
-  isServerError,
   isStalePreparedStatement,
   isUnavailable,
   unavailable,
@@ -39,6 +38,15 @@ export interface SessionContext {
   readonly answered: (client: PoolClient) => void
   /** Is called when a statement was not answered in time, with the time it was sent at (`performance.now()`). */
   readonly unanswered: (sentAt: number) => void
+}
+
+/** What waits for its answer. */
+interface Asked {
+  /** All of it, as one statement, for messages. */
+  readonly sent: () => Statement
+  /** The statement that an error of the server belongs to. */
+  readonly failed: () => Statement
+  readonly whenUncertain: string
 }
 
 /** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
@@ -147,10 +155,10 @@ export class Session implements Queryable {
 
   async #run<Row extends object>(statement: Statement, whenUncertain = ''): Promise<QueryResult<Row>> {
     const config = this.#context.naming.on ? statement : withoutName(statement)
+    const sent = (): Statement => statement
     return this.#answer(
       async () => this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] }),
-      () => statement,
-      whenUncertain,
+      { sent, failed: sent, whenUncertain },
     )
   }
 
@@ -158,28 +166,26 @@ export class Session implements Queryable {
     const sent = this.#context.naming.on ? statements : statements.map(withoutName)
     const pipeline = new Pipeline(this.#client, sent)
     try {
-      return await this.#answer(
-        async () => this.#client.query(pipeline).answer,
-        () => pipeline.current,
-      )
+      return await this.#answer(async () => this.#client.query(pipeline).answer, {
+        sent: () => ({ name: sent.map(brief).join(', '), text: sent.map(({ text }) => text).join('; ') }),
+        failed: () => pipeline.current,
+        whenUncertain: '',
+      })
     } catch (error) {
       pipeline.locate(error)
-      // As `pg` does: a stack that leads to who sent the statements, and not to the socket.
-      if (isServerError(error)) Error.captureStackTrace(error)
       throw error
     }
   }
 
   async #answer<Answer>(
     send: () => Promise<Answer>,
-    running: () => Statement,
-    whenUncertain = '',
+    { sent, failed, whenUncertain }: Asked,
   ): Promise<Answer> {
     if (this.#failure !== undefined) throw this.#failure
     if (this.#released) {
       throw new LeaseholdError(
         'DATABASE_CLOSED',
-        `A statement came after the end of its transaction: ${brief(running())}.`,
+        `A statement came after the end of its transaction: ${brief(sent())}.`,
         {
           remedy: 'Await every statement inside the function given to transaction().',
         },
@@ -191,11 +197,11 @@ export class Session implements Queryable {
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
         this.#context.unanswered(sentAt)
-        reject(this.#timeOut(running(), whenUncertain))
+        reject(this.#timeOut(sent(), whenUncertain))
       })
       answer
         .then(resolve, (error: unknown) => {
-          reject(this.#classify(error, running(), whenUncertain))
+          reject(this.#classify(error, failed(), whenUncertain))
         })
         .finally(() => {
           bound.cancel()
