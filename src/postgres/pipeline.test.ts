@@ -489,7 +489,7 @@ describe('time and connections', () => {
     const sleeps = [0.7, 3600].map((seconds) => ({ text: `select pg_sleep(${seconds})` }))
     await expect(db.pipeline([insert, ...sleeps])).rejects.toMatchObject({
       code: 'QUERY_TIMEOUT',
-      message: expect.stringMatching(/queryTimeoutMs = 1000 ms: insert, select pg_sleep.0.7., select/),
+      message: expect.stringMatching(/queryTimeoutMs = 1000 ms: insert; select pg_sleep.0.7.; select/),
     })
     expect(events).toMatchObject([
       { text: expect.stringContaining('; select pg_sleep(3600)'), timeoutMs: 1_000 },

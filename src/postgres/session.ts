@@ -40,15 +40,6 @@ export interface SessionContext {
   readonly unanswered: (sentAt: number) => void
 }
 
-/** What waits for its answer. */
-interface Asked {
-  /** All of it, as one statement, for messages. */
-  readonly sent: () => Statement
-  /** The statement that an error of the server belongs to. */
-  readonly failed: () => Statement
-  readonly whenUncertain: string
-}
-
 /** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
 const SLOW_STATEMENT_MS = 100
 const CANCEL_TIMEOUT_MS = 5_000
@@ -154,54 +145,48 @@ export class Session implements Queryable {
   }
 
   async #run<Row extends object>(statement: Statement, whenUncertain = ''): Promise<QueryResult<Row>> {
+    if (this.#failure !== undefined) throw this.#failure
+    if (this.#released) {
+      throw new LeaseholdError(
+        'DATABASE_CLOSED',
+        `A statement came after the end of its transaction: ${brief(statement)}.`,
+        {
+          remedy: 'Await every statement inside the function given to transaction().',
+        },
+      )
+    }
     const config = this.#context.naming.on ? statement : withoutName(statement)
-    const sent = (): Statement => statement
-    return this.#answer(
-      async () => this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] }),
-      { sent, failed: sent, whenUncertain },
-    )
+    const answer = this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] })
+    return this.#inTime(answer, { current: statement, whole: statement }, whenUncertain)
   }
 
   async #runPipeline(statements: readonly Statement[]): Promise<Result<object>[]> {
+    if (this.#failure !== undefined) throw this.#failure
     const sent = this.#context.naming.on ? statements : statements.map(withoutName)
-    const pipeline = new Pipeline(this.#client, sent)
+    const pipeline = this.#client.query(new Pipeline(this.#client, sent))
     try {
-      return await this.#answer(async () => this.#client.query(pipeline).answer, {
-        sent: () => ({ name: sent.map(brief).join(', '), text: sent.map(({ text }) => text).join('; ') }),
-        failed: () => pipeline.current,
-        whenUncertain: '',
-      })
+      return await this.#inTime(pipeline.answer, pipeline)
     } catch (error) {
       pipeline.locate(error)
       throw error
     }
   }
 
-  async #answer<Answer>(
-    send: () => Promise<Answer>,
-    { sent, failed, whenUncertain }: Asked,
+  /** The answer to what has just been sent. The timer starts after that: if `pg` throws, none remains to end the next session. */
+  async #inTime<Answer>(
+    answer: Promise<Answer>,
+    sent: Pick<Pipeline, 'current' | 'whole'>,
+    whenUncertain = '',
   ): Promise<Answer> {
-    if (this.#failure !== undefined) throw this.#failure
-    if (this.#released) {
-      throw new LeaseholdError(
-        'DATABASE_CLOSED',
-        `A statement came after the end of its transaction: ${brief(sent())}.`,
-        {
-          remedy: 'Await every statement inside the function given to transaction().',
-        },
-      )
-    }
     const sentAt = performance.now()
-    // Sent before the timer starts: if `pg` throws, no timer remains that would end the client's next session.
-    const answer = send()
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
         this.#context.unanswered(sentAt)
-        reject(this.#timeOut(sent(), whenUncertain))
+        reject(this.#timeOut(sent.whole, whenUncertain))
       })
       answer
         .then(resolve, (error: unknown) => {
-          reject(this.#classify(error, failed(), whenUncertain))
+          reject(this.#classify(error, sent.current, whenUncertain))
         })
         .finally(() => {
           bound.cancel()
