@@ -1,5 +1,4 @@
-import type { Database } from './database.ts'
-import { pipelineIn } from './pipeline.ts'
+import { type Database, pipelineIn } from './database.ts'
 import type { Result, Statement } from './queryable.ts'
 
 /** Types, expressions and definitions are printed as by default, whatever the role or the database has set. */

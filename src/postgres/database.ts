@@ -6,7 +6,8 @@ import { within } from '../timeout.ts'
 import { isNoFreeConnection, isUnavailable, isUnsupportedParameter, unavailable } from './failures.ts'
 import { type Hosts, hostsOf } from './hosts.ts'
 import { explainRefusal, type NeededRole } from './permissions.ts'
-import type { Pipelined, Queryable, Result, ResultsOf, Statement } from './queryable.ts'
+import type { Queryable, Result, ResultsOf, Statement } from './queryable.ts'
+import { locate } from './pipeline.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { valueTypes } from './value-types.ts'
 
@@ -60,7 +61,16 @@ export interface TransactionOptions {
   readonly signal?: AbortSignal
 }
 
-export interface Database extends Queryable, Pipelined {
+export interface Database extends Queryable {
+  /**
+   * Sends the statements to one connection, in one round trip. They are one transaction: if one fails, none has written
+   * anything. The results are in the order of the statements; the caller names the types of their rows. Each statement
+   * is one SQL command.
+   */
+  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- the statements, not the compiler, know the rows
+  pipeline<Rows extends object[] = Record<string, unknown>[]>(
+    statements: readonly Statement[],
+  ): Promise<ResultsOf<Rows>>
   /** Runs the work between BEGIN and COMMIT on one connection. Any error rolls back and is thrown to the caller. */
   transaction<T>(work: (tx: Queryable) => Promise<T>, options?: TransactionOptions): Promise<T>
   /** Refuses new work, waits at most this long (`queryTimeoutMs`) for running work, and closes every connection. */
@@ -229,6 +239,24 @@ export function openDatabase(options: DatabaseOptions): Database {
       await closed
     },
   }
+}
+
+/** The pipeline of a database whose transactions do not begin with its statements: it sends them one after the other. */
+export function pipelineIn(
+  transaction: <T>(work: (tx: Queryable) => Promise<T>) => Promise<T>,
+): Database['pipeline'] {
+  return async <Rows extends object[]>(statements: readonly Statement[]) =>
+    transaction(async (tx) => {
+      const results: Result<object>[] = []
+      try {
+        for (const statement of statements) results.push(await tx.query(statement))
+      } catch (error) {
+        locate(error, results.length)
+        throw error
+      }
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the statements, not the compiler, know the rows
+      return results as ResultsOf<Rows>
+    })
 }
 
 async function runTransaction<T>(

@@ -8,6 +8,8 @@
  * - **A connection in an unknown state is destroyed, never reused**: after a timeout, a lost socket or an unfinished
  *   transaction.
  * - **A transaction resolves only when its COMMIT was confirmed.** An unknown outcome rejects with an error that says so.
+ * - **A pipeline is one round trip and one transaction.** After an error nothing of it was written, the error tells which
+ *   statement failed, and its connection is used again when the server is ready for it.
  * - **Connections follow the server that takes writes**, among the hosts of the URL, also when another one takes over.
  * - **Connections are few and counted** (RULE-020-041): at most `maxConnections`, plus one for each `Listener`.
  * - **A transaction-mode pooler is enough.** If the pooler has no prepared statements, statement names are no longer
@@ -38,4 +40,4 @@ export { isPermissionDenied, type NeededRole } from './permissions.ts'
 export { failedStatement } from './pipeline.ts'
 export { applyRoles, missingRoles, type RoleOptions, rolesSql } from './roles.ts'
 export { describeSchema, SCHEMA_FILE_HEADER } from './schema.ts'
-export type { Queryable, Result, Statement } from './queryable.ts'
+export type { Queryable, Result, ResultsOf, Statement } from './queryable.ts'

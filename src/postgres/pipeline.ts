@@ -3,7 +3,7 @@ import pg, { type Client, Connection, type FieldDef, Result as PgResult, type Su
 import { messageOf } from '../errors.ts'
 import { unreadable } from './client.ts'
 import { endsConnection, isServerError } from './failures.ts'
-import type { Pipelined, Queryable, Result, ResultsOf, Statement } from './queryable.ts'
+import type { Result, Statement } from './queryable.ts'
 
 /** What the types of `pg` leave out of its results, and pg-cursor uses as well. */
 interface ReadResult extends Result<object> {
@@ -48,26 +48,9 @@ export function failedStatement(error: unknown): number | undefined {
   return typeof error === 'object' && error !== null ? failures.get(error) : undefined
 }
 
-function locate(error: unknown, at: number | undefined): void {
+/** Remembers where an error occurred. */
+export function locate(error: unknown, at: number | undefined): void {
   if (at !== undefined && typeof error === 'object' && error !== null) failures.set(error, at)
-}
-
-/** The pipeline of a database whose transactions do not begin with its statements: it sends them one after the other. */
-export function pipelineIn(
-  transaction: <T>(work: (tx: Queryable) => Promise<T>) => Promise<T>,
-): Pipelined['pipeline'] {
-  return async <Rows extends object[]>(statements: readonly Statement[]) =>
-    transaction(async (tx) => {
-      const results: Result<object>[] = []
-      try {
-        for (const statement of statements) results.push(await tx.query(statement))
-      } catch (error) {
-        locate(error, results.length)
-        throw error
-      }
-      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the statements, not the compiler, know the rows
-      return results as ResultsOf<Rows>
-    })
 }
 
 /**
@@ -107,9 +90,17 @@ export class Pipeline implements Submittable {
     })
   }
 
-  /** The statement that runs, or the last one while they are committed. */
+  /**
+   * The statement whose answer comes next, or the last one before the commit. The server may be further: it sends its
+   * answers when it is ready, when they fill its buffer, and when a statement fails.
+   */
   get current(): Statement {
     return this.#statements[this.#completed] ?? this.#statements.at(-1) ?? { text: '' }
+  }
+
+  /** All of it as one statement, for messages. */
+  get whole(): Statement {
+    return { text: this.#statements.map(({ name, text }) => name ?? text).join('; ') }
   }
 
   /** The client reads them at each ParseComplete, to remember the statement. So one that is not reached is parsed again. */

@@ -23,16 +23,3 @@ export interface Queryable {
 
 /** The results of several statements, by the types of their rows. */
 export type ResultsOf<Rows extends object[]> = { [Index in keyof Rows]: Result<Rows[Index]> }
-
-/** Whatever can run several statements as one transaction. */
-export interface Pipelined {
-  /**
-   * Sends the statements to one connection, in one round trip. They are one transaction: if one fails, none has written
-   * anything, and `failedStatement` tells which it was. The results are in the order of the statements; the caller names
-   * the types of their rows. Each statement is one SQL command.
-   */
-  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- the statements, not the compiler, know the rows
-  pipeline<Rows extends object[] = Record<string, unknown>[]>(
-    statements: readonly Statement[],
-  ): Promise<ResultsOf<Rows>>
-}

@@ -9,7 +9,6 @@ import {
   isInFailedTransaction,
   isPreparedStatementMismatch,
   isReadOnly,
-  isServerError,
   isStalePreparedStatement,
   isUnavailable,
   unavailable,
@@ -146,56 +145,48 @@ export class Session implements Queryable {
   }
 
   async #run<Row extends object>(statement: Statement, whenUncertain = ''): Promise<QueryResult<Row>> {
-    const config = this.#context.naming.on ? statement : withoutName(statement)
-    return this.#answer(
-      async () => this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] }),
-      () => statement,
-      whenUncertain,
-    )
-  }
-
-  async #runPipeline(statements: readonly Statement[]): Promise<Result<object>[]> {
-    const sent = this.#context.naming.on ? statements : statements.map(withoutName)
-    const pipeline = new Pipeline(this.#client, sent)
-    try {
-      return await this.#answer(
-        async () => this.#client.query(pipeline).answer,
-        () => pipeline.current,
-      )
-    } catch (error) {
-      pipeline.locate(error)
-      // As `pg` does: a stack that leads to who sent the statements, and not to the socket.
-      if (isServerError(error)) Error.captureStackTrace(error)
-      throw error
-    }
-  }
-
-  async #answer<Answer>(
-    send: () => Promise<Answer>,
-    running: () => Statement,
-    whenUncertain = '',
-  ): Promise<Answer> {
     if (this.#failure !== undefined) throw this.#failure
     if (this.#released) {
       throw new LeaseholdError(
         'DATABASE_CLOSED',
-        `A statement came after the end of its transaction: ${brief(running())}.`,
+        `A statement came after the end of its transaction: ${brief(statement)}.`,
         {
           remedy: 'Await every statement inside the function given to transaction().',
         },
       )
     }
+    const config = this.#context.naming.on ? statement : withoutName(statement)
+    const answer = this.#client.query<Row>({ ...config, values: [...(config.values ?? [])] })
+    return this.#inTime(answer, { current: statement, whole: statement }, whenUncertain)
+  }
+
+  async #runPipeline(statements: readonly Statement[]): Promise<Result<object>[]> {
+    if (this.#failure !== undefined) throw this.#failure
+    const sent = this.#context.naming.on ? statements : statements.map(withoutName)
+    const pipeline = this.#client.query(new Pipeline(this.#client, sent))
+    try {
+      return await this.#inTime(pipeline.answer, pipeline)
+    } catch (error) {
+      pipeline.locate(error)
+      throw error
+    }
+  }
+
+  /** The answer to what has just been sent. The timer starts after that: if `pg` throws, none remains to end the next session. */
+  async #inTime<Answer>(
+    answer: Promise<Answer>,
+    sent: Pick<Pipeline, 'current' | 'whole'>,
+    whenUncertain = '',
+  ): Promise<Answer> {
     const sentAt = performance.now()
-    // Sent before the timer starts: if `pg` throws, no timer remains that would end the client's next session.
-    const answer = send()
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
         this.#context.unanswered(sentAt)
-        reject(this.#timeOut(running(), whenUncertain))
+        reject(this.#timeOut(sent.whole, whenUncertain))
       })
       answer
         .then(resolve, (error: unknown) => {
-          reject(this.#classify(error, running(), whenUncertain))
+          reject(this.#classify(error, sent.current, whenUncertain))
         })
         .finally(() => {
           bound.cancel()

@@ -19,6 +19,8 @@ export function message(type: string, ...contents: (number | string | Buffer)[])
 
 const ok = message('R', 0)
 const ready = message('Z', 'I')
+/** The answer of a server that asks for no password to the first message of a client. */
+export const GREETING = Buffer.concat([ok, ready])
 const scram = message('R', 10, 'SCRAM-SHA-256\0\0')
 
 /** A row whose columns are not in it. No client can read it. */
@@ -48,10 +50,7 @@ export const UNREADABLE_SERVERS: Readonly<
   ...Object.fromEntries(
     Object.entries(UNREADABLE).flatMap(([what, bytes]) => [
       [`sends ${what} instead of a greeting`, { answers: [bytes], error: /cannot be read/ }],
-      [
-        `sends ${what} to a connection in use`,
-        { answers: [Buffer.concat([ok, ready]), bytes], error: /cannot be read/ },
-      ],
+      [`sends ${what} to a connection in use`, { answers: [GREETING, bytes], error: /cannot be read/ }],
     ]),
   ),
 }
@@ -60,19 +59,22 @@ export const UNREADABLE_SERVERS: Readonly<
 export const IMPOSTORS = {
   'asks for the password in clear text': [message('R', 3)],
   'asks for the password as MD5': [message('R', 5, 'salt')],
-  'asks for nothing': [Buffer.concat([ok, ready])],
+  'asks for nothing': [GREETING],
   'is ready without an authentication': [ready],
   'begins with SCRAM and is ready without its end': [scram, ready],
   'begins with SCRAM and is ready at the same time': [Buffer.concat([scram, ready])],
   'begins with SCRAM and then asks for clear text': [scram, message('R', 3)],
   'asks for clear text and for SCRAM at the same time': [Buffer.concat([message('R', 3), scram])],
-  'ends SCRAM without a proof': [scram, Buffer.concat([ok, ready])],
+  'ends SCRAM without a proof': [scram, GREETING],
   'ends SCRAM with a wrong proof': [
     scram,
     'challenge',
     Buffer.concat([message('R', 12, `v=${Buffer.alloc(32).toString('base64')}`), ok, ready]),
   ],
 } as const
+
+/** The bytes that a server answers, or how it answers. */
+type Answer = Buffer | 'challenge' | ((client: Socket) => void)
 
 /** Whoever took the address of the server. Records everything that its clients send. */
 export class Impostor {
@@ -81,7 +83,7 @@ export class Impostor {
   readonly #clients = new Set<Socket>()
   connections = 0
 
-  constructor(answers: readonly (Buffer | 'challenge')[]) {
+  constructor(answers: readonly Answer[]) {
     this.#server = createServer((client) => {
       this.connections += 1
       this.#clients.add(client)
@@ -91,7 +93,7 @@ export class Impostor {
     })
   }
 
-  #converse(client: Socket, answers: readonly (Buffer | 'challenge')[]): void {
+  #converse(client: Socket, answers: readonly Answer[]): void {
     let step = 0
     client.on('data', (chunk) => {
       this.received.push(chunk)
@@ -100,7 +102,8 @@ export class Impostor {
       if (answer === 'challenge') {
         const nonce = /r=([^,]+)/.exec(chunk.toString('latin1'))?.[1]
         client.write(message('R', 11, `r=${nonce}x,s=${Buffer.from('salt').toString('base64')},i=4096`))
-      } else if (answer !== undefined) client.write(answer)
+      } else if (typeof answer === 'function') answer(client)
+      else if (answer !== undefined) client.write(answer)
     })
   }
 

@@ -4,10 +4,9 @@
  */
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError, messageOf } from '../../errors.ts'
-import type { Database, TransactionOptions } from '../../postgres/database.ts'
+import { type Database, pipelineIn, type TransactionOptions } from '../../postgres/database.ts'
 import { quoteIdentifier, quoteLiteral } from '../../postgres/identifiers.ts'
 import { DEFAULT_ROLE_PREFIX, type RoleKind } from '../../postgres/permissions.ts'
-import { pipelineIn } from '../../postgres/pipeline.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { requireTenantPolicies } from './tenant-policies.ts'
 

@@ -1,8 +1,7 @@
 /** How many requests a caller may send, and how many connections to the database it may use, counted by this process. */
 import type { Clock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
-import type { Database, TransactionOptions } from '../../postgres/database.ts'
-import { pipelineIn } from '../../postgres/pipeline.ts'
+import { type Database, pipelineIn, type TransactionOptions } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { deadline } from '../../timeout.ts'
 
