@@ -41,6 +41,8 @@ function read(history) {
     /** The rows that the sink itself rejected. */
     rejected: new Set(),
     settled: [],
+    /** The rows that an operator replayed, or tried to. */
+    replayed: new Set(),
     /** What a worker said about a lease that it lost or an attempt that failed, by row, token and worker. */
     ended: new Map(),
     changes: new Map(),
@@ -74,6 +76,7 @@ const READERS = {
   accepted: (facts, line, position) => append(facts.accepted, line.row, { ...line, position }),
   rejected: (facts, { row }) => facts.rejected.add(row),
   settled: (facts, line) => facts.settled.push(line),
+  replay: (facts, { rows }) => rows.forEach((row) => facts.replayed.add(row)),
   fencedOff: (facts, line) => append(facts.ended, leaseOf(line), line),
   lost: (facts, line) => append(facts.ended, leaseOf(line), line),
   failed: (facts, line) => append(facts.ended, leaseOf(line), line),
@@ -191,7 +194,8 @@ function* stale(facts) {
   }
   for (const { worker, row, tokens, outcome } of facts.settled) {
     const final = facts.rows.get(row)
-    if (outcome !== 'done' || final === undefined) continue
+    if (outcome !== 'done' || final === undefined || tokens.some((token) => wasReplayed(facts, row, token)))
+      continue
     if (final.status !== 'PUBLISHED' || final.publishedBy !== worker || !tokens.includes(final.token))
       yield `${worker} settled row ${row} under token ${tokens.join(' or ')}, and it is ${final.status} under token ${final.token} of ${final.publishedBy}`
   }
@@ -203,6 +207,13 @@ function* stale(facts) {
       yield `${nameOf(final)} is PUBLISHED under token ${final.token} of ${final.publishedBy}, which was fenced off`
   }
 }
+
+/** Whether this row was published under this token and replayed later. */
+function wasReplayed({ changes }, row, token) {
+  return changes.get(row)?.some((change) => isReplay(change) && change.fromToken === token) === true
+}
+
+const isReplay = ({ from, to }) => from === 'PUBLISHED' && to === 'PENDING'
 
 function* deadWithoutFailure({ rows, rejected, deliveries, outcomes }) {
   for (const { id, endpoint, status } of deliveries)
@@ -291,12 +302,18 @@ function* notTerminal(facts) {
     yield `the last row was finished ${drainedAt - calmAt} ms after the fault had ended, and not within ${limitMs} ms`
 }
 
-/** An attempt that the sink accepted may be repeated only if its worker died, or has said that it lost the lease or failed. */
+/**
+ * An attempt that the sink accepted may be repeated only if its worker died, or has said that it lost the lease or failed,
+ * or if the row was replayed.
+ */
 function* unexplainedDuplicates(facts) {
   for (const { of, effects } of facts.outcomes) if (effects > 1) yield `${of} has its effect ${effects} times`
   const isKnown = new Set(facts.deliveries.map(({ endpoint, eventId }) => `${endpoint}/${eventId}`))
   for (const name of facts.received.keys())
     if (!isKnown.has(name)) yield `${name} arrived, and nobody sent it`
+  for (const [row, changes] of facts.changes)
+    if (changes.some(isReplay) && !facts.replayed.has(row))
+      yield `row ${row} went from PUBLISHED to PENDING, and nobody replayed it`
   for (const [row, accepted] of facts.accepted) {
     const tokens = new Set()
     for (const attempt of accepted) {
@@ -308,6 +325,7 @@ function* unexplainedDuplicates(facts) {
     for (const attempt of accepted) {
       const isCurrent = attempt.token === final?.token && attempt.worker === final?.publishedBy
       if (isCurrent || facts.died.has(attempt.worker) || facts.ended.has(leaseOf(attempt))) continue
+      if (wasReplayed(facts, row, attempt.token)) continue
       if (facts.restored !== undefined && attempt.position < facts.restored.position) continue
       yield `row ${row} was accepted under token ${attempt.token} of ${attempt.worker}, which neither died nor lost it, and counts as published under token ${final?.token}`
     }

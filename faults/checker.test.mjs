@@ -94,6 +94,20 @@ function withEarlierAttempt(...why) {
   ]
 }
 
+/** After everything was published, row 1 is PENDING again and is published once more. */
+function replayed(...why) {
+  const isReplay = {
+    type: 'change',
+    row: '1',
+    from: 'PUBLISHED',
+    to: 'PENDING',
+    fromToken: '1',
+    toToken: '1',
+  }
+  const rest = without(goodHistory(), is('row', '1'))
+  return [...rest, ...why, isReplay, ...published('1', '2', 'w1'), finalRow('1', '2', 'w1')]
+}
+
 describe('the checker has no objection', () => {
   it('to a number that a transaction had which died with the server, and that another one was given', () => {
     const [run, ...rest] = goodHistory()
@@ -127,6 +141,10 @@ describe('the checker has no objection', () => {
     ['got an error', { type: 'failed', row: '1', token: '1', worker: 'w0' }],
   ])('to a duplicate of a worker that %s', (_, why) => {
     expect(check(withEarlierAttempt(why))).toMatchObject({ objections: [], duplicates: 1 })
+  })
+
+  it('to a duplicate of a row that was replayed', () => {
+    expect(check(replayed({ type: 'replay', rows: ['1'] }))).toMatchObject({ objections: [], duplicates: 1 })
   })
 
   it('to the other order of two transactions that overlapped', () => {
@@ -266,6 +284,7 @@ const BROKEN = {
       clean: false,
     }),
     'a second attempt after a clean end': withEarlierAttempt({ type: 'ended', worker: 'w0', clean: true }),
+    'a row that is published again, and that nobody replayed': replayed(),
     'two attempts under one token': [...goodHistory(), { type: 'accepted', ...lease('1', '1', 'w1') }],
   },
   'event id': {

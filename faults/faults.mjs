@@ -24,9 +24,11 @@ import statementTimeout from './cases/statement-timeout.mjs'
 import maxConnections from './cases/max-connections.mjs'
 import readOnly from './cases/read-only.mjs'
 import restore from './cases/restore.mjs'
+import { stormFor } from './cases/storm.mjs'
 import { soakFor } from './cases/soak.mjs'
 
 const SOAK_MS = { inTable: 60_000, alone: 600_000 }
+const STORM_EVENTS = 6_000
 
 export const FAULTS = [
   sigkill,
@@ -54,10 +56,12 @@ export const FAULTS = [
   maxConnections,
   readOnly,
   restore,
+  stormFor(STORM_EVENTS),
   soakFor(SOAK_MS.inTable),
 ]
 
 export const SOAK = soakFor(SOAK_MS.alone)
+export { stormFor }
 
 /** All faults, or those that are named. */
 export function faultsNamed(names) {

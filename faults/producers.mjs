@@ -10,10 +10,17 @@ const RETRY_MS = 50
 
 /**
  * Starts producers that write until they are stopped. What is acknowledged is recorded after the acknowledgement; if none
- * arrives, the outcome is unknown.
+ * arrives, the outcome is unknown. `skew`: 1 uses all keys alike; the higher it is, the more events the first ones get.
  */
 export function startProducers({ url, history, seed, options = {} }) {
-  const { producers = PRODUCERS, keys = KEYS, lateMs = 400, pauseMs = 20, rollbacks = 0.15 } = options
+  const {
+    producers = PRODUCERS,
+    keys = KEYS,
+    skew = 1,
+    lateMs = 400,
+    pauseMs = 20,
+    rollbacks = 0.15,
+  } = options
   const stop = new AbortController()
   let transactions = 0
 
@@ -29,7 +36,7 @@ export function startProducers({ url, history, seed, options = {} }) {
         history.write({ type: 'begun', tx })
         await client.query('begin')
         for (let n = random.between(1, 4); n > 0; n -= 1) {
-          const key = random.chance(0.2) ? undefined : `key-${random.between(1, keys)}`
+          const key = random.chance(0.2) ? undefined : `key-${1 + Math.floor(keys * random.next() ** skew)}`
           const event = {
             type: 'fault.event',
             payload: { tx },

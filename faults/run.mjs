@@ -1,6 +1,6 @@
-// npm run faults -- [--only name,name] [--seed n] [--short] [--soak] [--check history]
+// npm run faults -- [--only name,name] [--seed n] [--short] [--soak] [--storm events] [--check history]
 import { parseArgs } from 'node:util'
-import { FAULTS, faultsNamed, SOAK } from './faults.mjs'
+import { FAULTS, faultsNamed, SOAK, stormFor } from './faults.mjs'
 import { check } from './checker.mjs'
 import { openRun, runFault } from './harness.mjs'
 import { readHistory } from './history.mjs'
@@ -11,6 +11,7 @@ const { values } = parseArgs({
     seed: { type: 'string' },
     short: { type: 'boolean', default: false },
     soak: { type: 'boolean', default: false },
+    storm: { type: 'string' },
     check: { type: 'string' },
     list: { type: 'boolean', default: false },
   },
@@ -33,10 +34,20 @@ function line({ name, skipped, fired, rows, duplicates, recoveryMs, seconds, obj
 
 const SHOWN_OBJECTIONS = 10
 
-function complain({ objections = [], history }) {
+function complain({ objections = [], history, notes = [] }) {
+  for (const note of notes) say(`  ${note}`)
   for (const { rule, text } of objections.slice(0, SHOWN_OBJECTIONS)) say(`  ${rule}: ${text}`)
   if (objections.length > SHOWN_OBJECTIONS) say(`  and ${objections.length - SHOWN_OBJECTIONS} more`)
   if (history !== undefined) say(`  history: ${history}`)
+}
+
+function chosenFaults() {
+  if (values.soak) return [SOAK]
+  if (values.storm === undefined) return faultsNamed(values.only)
+  const events = Number(values.storm)
+  if (!Number.isInteger(events) || events < 1)
+    throw new Error(`--storm is "${values.storm}"; it must be the number of events, e.g. 25000`)
+  return [stormFor(events)]
 }
 
 async function main() {
@@ -52,7 +63,7 @@ async function main() {
     return
   }
   const seed = values.seed ?? String(Math.floor(Math.random() * 1e9))
-  const chosen = values.soak ? [SOAK] : faultsNamed(values.only)
+  const chosen = chosenFaults()
   say(`seed ${seed}`)
   say(`${columns('fault', 'fired', 'rows', 'duplicates', 'recovery', 'took')}  verdict`)
   const run = await openRun()

@@ -17,20 +17,45 @@ const SMALL: Bounds = {
   maxAttempts: 2,
   maxClaims: 2,
   maxStray: 0,
+  late: [],
+  claims: [],
   outcomes: ['done', 'dead', 'retry', 'release'],
   eviction: 'none',
 }
 
 const TWO_OF_A_KEY = ['k', 'k']
+/** The first row of a key is committed when others of the key are there, or in flight, or finished. */
+const LATE_OF_A_KEY: Bounds = {
+  ...SMALL,
+  keys: TWO_OF_A_KEY,
+  late: [0],
+  claims: ['next'],
+  maxClaims: 1,
+  outcomes: ['done'],
+}
 /** A live worker that was declared dead still trusts its lease when another gets the row. Fencing holds all the same. */
 const FENCING_ALONE = INVARIANTS.filter((name) => name !== 'OneTrustedLease')
 
 /** At most 20 s of processor time together, with the mutants. */
 export const SHORT: readonly Configuration[] = [
-  { name: 'one row, late requests', bounds: { ...SMALL, maxStray: 1 }, progress: true },
-  { name: 'one worker, renewals', bounds: { ...SMALL, workers: 1, lease: 2, maxStray: 1 }, progress: true },
-  { name: 'three workers', bounds: { ...SMALL, workers: 3, outcomes: ['done', 'retry'] } },
-  { name: 'two rows of a key', bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done'] }, progress: true },
+  { name: 'one row, late requests', bounds: { ...SMALL, maxStray: 1, outcomes: ['done', 'retry'] } },
+  { name: 'one worker, renewals', bounds: { ...SMALL, workers: 1, lease: 2, maxStray: 1 } },
+  {
+    name: 'a row that its own pipeline claims again',
+    bounds: { ...SMALL, claims: ['any'], outcomes: ['done', 'release'] },
+    progress: true,
+  },
+  { name: 'two rows of a key, late commits', bounds: LATE_OF_A_KEY, progress: true },
+  {
+    name: 'two rows of a key, late commits and requests',
+    bounds: { ...LATE_OF_A_KEY, workers: 1, maxStray: 1 },
+    progress: true,
+  },
+  {
+    name: 'two rows of a key and one without',
+    bounds: { ...LATE_OF_A_KEY, workers: 1, keys: [...TWO_OF_A_KEY, undefined], claims: ['next', 'any'] },
+    progress: true,
+  },
   { name: 'eviction of dead workers', bounds: { ...SMALL, eviction: 'dead', outcomes: ['done', 'retry'] } },
   {
     name: 'eviction of live workers',
@@ -41,33 +66,41 @@ export const SHORT: readonly Configuration[] = [
 
 export const FULL: readonly Configuration[] = [
   ...SHORT,
-  { name: 'one row, renewals', bounds: { ...SMALL, lease: 2 } },
+  { name: 'one row, renewals', bounds: { ...SMALL, lease: 2, outcomes: ['done'] } },
   {
     name: 'one worker, its own row again',
-    bounds: { ...SMALL, workers: 1, lease: 2, maxClaims: 3, maxStray: 2 },
+    bounds: { ...SMALL, workers: 1, lease: 2, maxClaims: 3, maxStray: 1, outcomes: ['done', 'retry'] },
   },
-  { name: 'one row, many attempts', bounds: { ...SMALL, maxAttempts: 3, maxClaims: 4 }, progress: true },
+  {
+    name: 'one row, many attempts',
+    bounds: { ...SMALL, maxAttempts: 3, maxClaims: 4, outcomes: ['done', 'retry'] },
+    progress: true,
+  },
+  { name: 'three workers', bounds: { ...SMALL, workers: 3, outcomes: ['done', 'retry'] } },
+  { name: 'two rows of a key, replays', bounds: { ...LATE_OF_A_KEY, late: [], maxClaims: 2 } },
   {
     name: 'two rows of a key, failures',
-    bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done', 'retry'] },
+    bounds: { ...LATE_OF_A_KEY, late: [], outcomes: ['done', 'retry'] },
     progress: true,
   },
   {
-    name: 'two rows of a key, late requests',
-    bounds: { ...SMALL, keys: TWO_OF_A_KEY, maxClaims: 1, maxStray: 1, outcomes: ['done', 'release'] },
+    name: 'two rows of a key and one without, replays',
+    bounds: {
+      ...LATE_OF_A_KEY,
+      workers: 1,
+      keys: [...TWO_OF_A_KEY, undefined],
+      late: [],
+      claims: ['next', 'any'],
+      maxClaims: 2,
+    },
   },
-  {
-    name: 'two rows of a key and one without',
-    bounds: { ...SMALL, workers: 1, keys: [...TWO_OF_A_KEY, undefined], outcomes: ['done', 'retry'] },
-  },
-  { name: 'three workers, three claims', bounds: { ...SMALL, workers: 3, maxClaims: 3 } },
   {
     name: 'eviction of dead workers, renewals',
     bounds: { ...SMALL, eviction: 'dead', lease: 2, outcomes: ['done'] },
   },
   {
     name: 'eviction of live workers, late requests',
-    bounds: { ...SMALL, eviction: 'any', maxStray: 1 },
+    bounds: { ...SMALL, eviction: 'any', maxStray: 1, outcomes: ['done'] },
     invariants: FENCING_ALONE,
   },
 ]
@@ -131,6 +164,25 @@ export const MUTANTS: readonly Mutant[] = [
     change: { uniqueKey: false },
     bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done'] },
     breaks: 'OneInFlightPerKey',
+  },
+  {
+    name: 'a claim does not check the row once more under its lock',
+    change: { recheck: false },
+    bounds: { ...SMALL, outcomes: ['done'] },
+    breaks: 'OneTrustedLease',
+  },
+  {
+    name: 'the next of a key is the one after the settled row',
+    change: { nextOfKey: 'after' },
+    bounds: { ...LATE_OF_A_KEY, keys: ['k', 'k', 'k'], workers: 1 },
+    breaks: 'KeysAreInOrder',
+  },
+  {
+    name: 'a worker takes claimed rows as its own before the commit',
+    change: { hears: 'statement' },
+    bounds: SMALL,
+    breaks: 'OneTrustedLease',
+    holds: FENCING_ALONE,
   },
 ]
 

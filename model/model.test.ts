@@ -96,9 +96,9 @@ describe('the lease protocol', () => {
   )
 
   it('is checked with every action', () => {
-    const actions = `SendClaim FindRow MissRow TakeRow HearClaim SendEnd EndLease FenceOff HearEnd
-      SendRenewal Renew RefuseRenewal HearRenewal Reap Evict Replay Tick GiveUp GiveUpRenewal Crash Restart
-      StrayClaim StrayEnd StrayRenewal LoseStray`
+    const actions = `SendClaim SendEnd EndLease FenceOff SkipLocked FindNext FindRow TakeRow MissRow Refuse Commit RollBack
+      HearPipeline SendRenewal Renew RefuseRenewal HearRenewal Reap Evict Replay CommitLate Tick GiveUp GiveUpRenewal
+      Crash Restart StrayExecute StrayRefuse StrayCommit StrayRenewal LoseStray`
 
     expect([...seen].sort()).toEqual(actions.split(/\s+/).sort())
   })
@@ -118,6 +118,8 @@ describe('the lease protocol', () => {
       maxAttempts: 2,
       maxClaims: 2,
       maxStray: 0,
+      late: [],
+      claims: [],
       outcomes: ['done'],
       eviction: 'none',
     }

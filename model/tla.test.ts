@@ -12,7 +12,7 @@ describe('lease.tla', () => {
   it('has as many states as the model that the tests check, and all of its properties hold', async () => {
     const compared = await checkInTla()
 
-    expect(compared).toHaveLength(3)
+    expect(compared).toHaveLength(4)
     for (const { states, inTla } of compared)
       expect(inTla).toEqual({ isOk: true, states, message: '', length: 0 })
   })

@@ -28,17 +28,25 @@ const ALL: Bounds = {
   maxAttempts: 2,
   maxClaims: 1,
   maxStray: 0,
+  late: [],
+  claims: [],
   outcomes: ['done', 'dead', 'retry', 'release'],
   eviction: 'none',
 }
 
+const OF_A_KEY: Bounds = { ...ALL, workers: 1, keys: ['k', 'k'], claims: ['next'], outcomes: ['done'] }
+
 /** Together they take every action of the specification. */
 const COMPARED: readonly (readonly [string, Bounds])[] = [
   ['two workers', ALL],
-  ['one worker, renewals, late requests', { ...ALL, workers: 1, lease: 2, maxStray: 1, outcomes: ['done'] }],
   [
-    'two rows of a key',
-    { ...ALL, workers: 1, keys: ['k', 'k'], maxStray: 1, eviction: 'dead', outcomes: ['done', 'retry'] },
+    'one worker, renewals, late requests',
+    { ...ALL, workers: 1, lease: 2, maxStray: 1, outcomes: ['done'], eviction: 'dead' },
+  ],
+  ['two rows of a key, late requests', { ...OF_A_KEY, maxStray: 1 }],
+  [
+    'two rows of a key and one without, late commits',
+    { ...OF_A_KEY, keys: ['k', 'k', undefined], late: [0], claims: ['next', 'any'] },
   ],
 ]
 
@@ -85,6 +93,8 @@ function cfgOf(bounds: Bounds, protocol: Protocol): string {
     MaxAttempts: bounds.maxAttempts,
     MaxClaims: bounds.maxClaims,
     MaxStray: bounds.maxStray,
+    Late: `{${bounds.late.map((r) => r + 1).join(', ')}}`,
+    Claims: set(bounds.claims),
     Outcomes: set(bounds.outcomes),
     Eviction: text(bounds.eviction),
     Guard: text(protocol.guard),
@@ -92,6 +102,9 @@ function cfgOf(bounds: Bounds, protocol: Protocol): string {
     TrustFrom: text(protocol.trustFrom),
     ClockLag: protocol.clockLag,
     UniqueKey: truth(protocol.uniqueKey),
+    Recheck: truth(protocol.recheck),
+    NextOfKey: text(protocol.nextOfKey),
+    Hears: text(protocol.hears),
     ReapLooksAtTime: truth(protocol.reapLooksAtTime),
   }
   const assigned = Object.entries(constants).map(([name, value]) => `${name} = ${value}`)

@@ -17,7 +17,7 @@ export const LONG_TESTS = [
   // Many processes, or many crashes.
   'test/many-processes.test.ts',
   'src/outbox/many-relays.test.ts',
-  'src/outbox/order-storm.test.ts',
+  'faults/storm.test.mjs',
   'src/reconcile/replicas.test.ts',
   'src/sync/expiries.test.ts',
   'src/sync/storm.test.ts',
