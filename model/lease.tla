@@ -184,14 +184,14 @@ SkipLocked(m, others) == IF Settles(m) /\ Locked(m.r, others) THEN {SettledAs(m,
 
 \* The next of the key of the settled row.
 FindNext(m) == IF m.step = "next" /\ m.found = 0
-  THEN {[m EXCEPT !.found = r] : r \in {s \in Rows : (s = m.r \/ SameKey(s, m.r)) /\
-    IF NextOfKey = "first" THEN CanFind(Sees(m), s)
-    ELSE s > m.r /\ CanFind([t \in Rows |-> IF t < m.r THEN [row[t] EXCEPT !.status = "done"] ELSE Sees(m)[t]], s)}}
+  THEN {[m EXCEPT !.found = n] : n \in {h \in Rows : (h = m.r \/ SameKey(h, m.r)) /\
+    IF NextOfKey = "first" THEN CanFind(Sees(m), h)
+    ELSE h > m.r /\ CanFind([t \in Rows |-> IF t < m.r THEN [row[t] EXCEPT !.status = "done"] ELSE Sees(m)[t]], h)}}
   ELSE {}
 
 \* Any row: of a key that has arrived, or in order.
 FindRow(m) == IF m.found = 0 /\ (m.step = "any" \/ (m.step = "next" /\ "any" \in Claims) \/ (m.step = "sent" /\ m.r = 0))
-  THEN {[m EXCEPT !.step = "any", !.found = r] : r \in {s \in Rows : CanFind(Sees(m), s)}} ELSE {}
+  THEN {[m EXCEPT !.step = "any", !.found = n] : n \in {h \in Rows : CanFind(Sees(m), h)}} ELSE {}
 
 NextStep(q) == At([q EXCEPT !.found = 0], IF q.step = "next" /\ "any" \in Claims THEN "any" ELSE "last")
 CanTake(m, others) == m.found # 0 /\ ~Locked(m.found, others) /\ (Recheck => IsClaimable(Sees(m)[m.found]))

@@ -792,7 +792,12 @@ function readMessage(from: Reader, rows: number): Message {
   if (kind === 'pipeline') {
     const rest = from.one()
     return {
-      ...{ kind, w, r, token, nth, trust },
+      kind,
+      w,
+      r,
+      token,
+      nth,
+      trust,
       as: at(OUTCOMES, digit(rest, 3)),
       step: at(STEPS, digit(rest, 2)),
       settled: at(SETTLED, digit(rest, 1)),
