@@ -66,7 +66,14 @@ class ClaimedLease implements Lease {
   readonly until: Date
   readonly #orderingKey: string | undefined
 
-  constructor({ id, owner, bucket, token, until }: Lease, orderingKey: string | undefined) {
+  constructor(
+    id: string,
+    owner: string,
+    bucket: number | undefined,
+    token: bigint,
+    until: Date,
+    orderingKey: string | undefined,
+  ) {
     this.id = id
     this.owner = owner
     this.bucket = bucket
@@ -87,13 +94,9 @@ class ClaimedLease implements Lease {
 /** The ordering key of a row that was claimed with this lease. */
 export const orderingKeyOf = (lease: Lease): string | undefined => ClaimedLease.orderingKeyOf(lease)
 
-/** A claimed row with what concerns only the claim itself. */
+/** A claimed row, and the values that PostgreSQL returned. */
 export interface FoundRow<Row> extends Claimed<Row> {
-  /** 0 where the table does not say how large a row is. */
-  readonly bytes: number
-  /** The columns of the order, as texts; null where a column is. */
-  readonly order: readonly (string | null)[]
-  readonly place: number
+  readonly values: AnswerRow
 }
 
 /** Reads the rows that the claims of a table return. */
@@ -127,33 +130,43 @@ export class ClaimReader<Row extends object> {
   }
 
   #row(values: AnswerRow, bucket: number | undefined, until: Date): FoundRow<Row> {
-    const { bytes, id: idAt, order, place, columns: from } = this.#positions
+    const { id: idAt, columns: from } = this.#positions
     const row: Record<string, unknown> = {}
     for (let i = 0; i < this.#columns.length; i += 1) row[this.#columns[i] ?? ''] = values[from + i]
     // A whole number, as `pg` or a parser that somebody has set for it hands it out.
     const token = BigInt(values[TOKEN_AT] as string | number | bigint)
     const key: unknown = this.#orderingKey === undefined ? undefined : row[this.#orderingKey]
     const orderingKey = key === undefined || key === null ? undefined : String(key)
-    const lease = { id: String(values[idAt]), owner: this.#owner, bucket, token, until }
-    return {
-      lease: new ClaimedLease(lease, orderingKey),
-      // The caller says of which type the table's own columns are.
-      row: row as Row,
-      bytes: bytes === undefined ? 0 : Number(values[bytes]),
-      order: order.map((at) => textOrNull(values[at])),
-      place: place === undefined ? 0 : Number(values[place]),
-    }
+    const lease = new ClaimedLease(String(values[idAt]), this.#owner, bucket, token, until, orderingKey)
+    // The caller says of which type the table's own columns are.
+    return { lease, row: row as Row, values }
+  }
+
+  /** 0 where the table does not say how large a row is. */
+  bytesOf(rows: readonly FoundRow<Row>[]): number {
+    const { bytes: at } = this.#positions
+    return at === undefined ? 0 : rows.reduce((sum, { values }) => sum + Number(values[at]), 0)
+  }
+
+  /** The columns of the order, as texts; null where a column is. Undefined: the row does not tell its place. */
+  orderOf({ values }: FoundRow<Row>): readonly (string | null)[] | undefined {
+    const { order, place } = this.#positions
+    return place === undefined ? order.map((at) => textOrNull(values[at])) : undefined
   }
 
   /** Nulls come last in ascending order, as in PostgreSQL. */
   #compare(a: FoundRow<Row>, b: FoundRow<Row>): number {
-    for (const [i, { type, direction }] of a.order.length === 0 ? [] : this.#order.entries()) {
-      const [x = null, y = null] = [a.order[i], b.order[i]]
+    const { order, place } = this.#positions
+    if (place !== undefined) return Number(a.values[place]) - Number(b.values[place])
+    for (let i = 0; i < order.length; i += 1) {
+      const [x, y] = [a.values[order[i] ?? 0] ?? null, b.values[order[i] ?? 0] ?? null]
       if (x === y) continue
-      const ascending = x === null ? 1 : y === null ? -1 : compareTexts(x, y, NUMBERS.has(type))
+      const { type = '', direction } = this.#order[i] ?? {}
+      const ascending =
+        x === null ? 1 : y === null ? -1 : compareTexts(String(x), String(y), NUMBERS.has(type))
       if (ascending !== 0) return direction === 'desc' ? -ascending : ascending
     }
-    return a.place - b.place
+    return 0
   }
 }
 

@@ -8,7 +8,7 @@
  */
 import type { Clock } from '../clock.ts'
 import { BucketTurns } from './bucket-turns.ts'
-import { type Claim, type Claimed, ClaimReader, type FoundRow, orderingKeyOf } from './claims.ts'
+import { type Claim, ClaimReader, type FoundRow, orderingKeyOf } from './claims.ts'
 import {
   type DataErrorReport,
   ExcludedRows,
@@ -125,7 +125,7 @@ export class LeaseCycle<Row extends object> {
     const left = (): ClaimRoom => ({
       ...room,
       rows: room.rows - harvest.rows.length,
-      bytes: room.bytes - bytesOf(harvest.rows),
+      bytes: room.bytes - this.#reader.bytesOf(harvest.rows),
     })
     const send = async (due: DueClaim | undefined): Promise<void> => {
       if (due !== undefined) await this.#sendAll([{ batches: [], claims: [{ due, bucket }], harvest }])
@@ -138,7 +138,8 @@ export class LeaseCycle<Row extends object> {
     if (left().rows > 0 && (room.suspects?.suspects ?? 0) > 0)
       await send(scans.claimSuspects(left(), left().rows, harvest))
     if (harvest.rows.length === 0) await send(scans.askNextDue(room, harvest))
-    return this.#claimed(room, harvest, { sentAt, more: scans.ways.some((way) => scans.hasMore(way)) })
+    const claim = this.#claimed(room, harvest, { sentAt, more: scans.ways.some((way) => scans.hasMore(way)) })
+    return { ...claim, claimed: claim.claimed.map(({ lease, row }) => ({ lease, row })) }
   }
 
   /** Claims these rows and no others. */
@@ -150,7 +151,8 @@ export class LeaseCycle<Row extends object> {
     const sentAt = this.#options.clock.monotonicNow()
     const harvest = emptyHarvest<Row>()
     harvest.rows.push(...(await this.#claimNamed(ids, leaseMs, bucket)))
-    return this.#claimed({ leaseMs }, harvest, { sentAt, more: false })
+    const claim = this.#claimed({ leaseMs }, harvest, { sentAt, more: false })
+    return { ...claim, claimed: claim.claimed.map(({ lease, row }) => ({ lease, row })) }
   }
 
   /** In which buckets this cycle looks for rows. */
@@ -317,11 +319,11 @@ export class LeaseCycle<Row extends object> {
     { sentAt, more }: { readonly sentAt: number; readonly more: boolean },
   ): Claim<Row> {
     return {
-      claimed: rows.map(({ lease, row }): Claimed<Row> => ({ lease, row })),
+      claimed: rows,
       more,
       ...(dueInMs === undefined ? {} : { dueInMs }),
       ...(suspects.length === 0 ? {} : { suspects, alone }),
-      ...(this.#runner.table.bytes === undefined ? {} : { bytes: bytesOf(rows) }),
+      ...(this.#runner.table.bytes === undefined ? {} : { bytes: this.#reader.bytesOf(rows) }),
       leaseMs,
       trustedUntil: trustedUntil(sentAt, leaseMs),
     }
@@ -339,7 +341,3 @@ export class LeaseCycle<Row extends object> {
 }
 
 const NOTHING_ENDED: Ended = { ended: [], fencedOff: [], busy: [], refused: [] }
-
-function bytesOf(rows: readonly FoundRow<unknown>[]): number {
-  return rows.reduce((sum, { bytes }) => sum + bytes, 0)
-}

@@ -1,4 +1,5 @@
-import type { Pipelined, Queryable, Statement } from '../postgres/queryable.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Queryable, Statement } from '../postgres/queryable.ts'
 import type { TableShape } from './inspect.ts'
 import { idValues, type Lease } from './lease.ts'
 import { backoffSteps, isSchedule } from './retry-policy.ts'
@@ -24,12 +25,17 @@ export class StatementRunner {
   readonly owner: string
   /** Each bucket is on one of several nodes, and so is what is sent together. */
   readonly isDistributed: boolean
-  readonly #db: Queryable & Partial<Pipelined>
+  readonly #db: Queryable & Partial<Pick<Database, 'pipeline'>>
   readonly #shape: TableShape
   /** What is the same in every statement. */
   readonly #values: Values
 
-  constructor(db: Queryable & Partial<Pipelined>, table: LeaseTable, shape: TableShape, owner: string) {
+  constructor(
+    db: Queryable & Partial<Pick<Database, 'pipeline'>>,
+    table: LeaseTable,
+    shape: TableShape,
+    owner: string,
+  ) {
     this.table = table
     this.t = tableSql(table, shape)
     this.statements = leaseStatements(table, shape)

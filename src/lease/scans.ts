@@ -530,11 +530,12 @@ export class Scans<Row extends object> {
 
   /** The cursor at this row; undefined where a null is in its order. A text sorts as its collation says: then before it. */
   #cursorAt(row: FoundRow<Row> | undefined): Cursor | undefined {
-    if (row === undefined) return undefined
+    const texts = row && this.#reader.orderOf(row)
+    if (texts === undefined) return undefined
     const cursor: string[] = []
     let isExact = true
     for (const [i, { type }] of this.#runner.t.order.entries()) {
-      const text = row.order[i] ?? null
+      const text = texts[i] ?? null
       if (text === null) return undefined
       isExact &&= !COLLATED.has(type)
       cursor.push(isExact ? cursorValue(text, type) : (LOWEST[type] ?? ''))

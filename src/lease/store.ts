@@ -98,6 +98,11 @@ export interface LeaseStore<
   claim(request: ClaimRequest): Promise<Claim<Row>>
   renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
   settle(outcome: OutcomeName, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
+  /** Which row a lease is on, as a text from which `leaseAt` makes a lease again. */
+  addressOf(lease: Lease): string
+  leaseAt(address: string, token: bigint): Lease
+  /** The leases by the node on which their rows are: those of one node fail together. */
+  byNode(leases: readonly Lease[]): ReadonlyMap<string, readonly Lease[]>
   /** Settlements of finished rows and the claims that are due, in one round trip: what a worker sends again and again. */
   cycle(options?: Partial<Pick<CycleOptions, 'random' | 'clock'>>): StoreCycle<Row, OutcomeName>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
@@ -240,6 +245,23 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         send: async ({ settlements, room }) =>
           cycle.send({ settlements: settlements.map(settlementOf), room }),
       }
+    },
+
+    addressOf: ({ id, bucket: ofBucket }) => (table.bucket === undefined ? id : `${ofBucket ?? ''} ${id}`),
+
+    leaseAt(address, token) {
+      const at = table.bucket === undefined ? -1 : address.indexOf(' ')
+      const [ofBucket, id] = [address.slice(0, Math.max(0, at)), address.slice(at + 1)]
+      return { id, owner, bucket: ofBucket === '' ? undefined : Number(ofBucket), token, until: new Date(0) }
+    },
+
+    byNode(leases) {
+      const nodes = new Map<string, Lease[]>()
+      for (const lease of leases) {
+        const node = shape.distributed ? String(lease.bucket) : ''
+        nodes.set(node, [...(nodes.get(node) ?? []), lease])
+      }
+      return nodes
     },
 
     async renew(leases, leaseMs) {

@@ -16,8 +16,8 @@ import { createSinkProbe } from './claiming/pausing.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { type LogSource, SILENT_LOG } from './context.ts'
 import { Events, isDatabaseAway, reportError } from './events.ts'
-import { columnsOf, HeldRows } from './heartbeat/held-rows.ts'
-import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
+import { HeldRows } from './heartbeat/held-rows.ts'
+import type { FromHeartbeat } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
@@ -392,7 +392,8 @@ export class Runtime {
       clock: systemClock,
       random: Math.random,
       held,
-      hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
+      hold: ({ index, generation }, address) =>
+        heartbeat.post({ type: 'hold', name, row: { index, generation }, address }),
       findForgotten: async () => this.#findForgotten(table),
       isWoken: () => declaration.wake === true && this.#isListening,
     })

@@ -8,7 +8,6 @@ import type { SuspectSlot } from './claiming/suspect-slot.ts'
 import type { Outcome } from './completion/outcome.ts'
 import type { Events, LossReason } from './events.ts'
 import type { HeldRow, HeldRows } from './heartbeat/held-rows.ts'
-import type { RowToRenew } from './heartbeat/messages.ts'
 
 interface ClaimFacts {
   readonly leaseMs: number
@@ -19,7 +18,7 @@ interface ClaimFacts {
 }
 
 /** One row in flight. */
-export class RowInFlight<Row> implements RowToRenew {
+export class RowInFlight<Row> implements HeldRow {
   readonly lease: Lease
   readonly row: Row
   readonly index: number
@@ -64,23 +63,15 @@ export class RowInFlight<Row> implements RowToRenew {
   get id(): string {
     return this.lease.id
   }
-
-  get bucket(): number {
-    return this.lease.bucket ?? 0
-  }
-
-  get token(): bigint {
-    return this.lease.token
-  }
 }
 
 export interface RowsInFlightOptions<Row extends object> {
-  readonly store: Pick<LeaseStore<Row>, 'table'>
+  readonly store: Pick<LeaseStore<Row>, 'table' | 'addressOf'>
   readonly events: Events
   /** Shared with the heartbeat, which renews what is held there. */
   readonly held: HeldRows
-  /** Tells the heartbeat of new rows. */
-  readonly hold: (rows: readonly RowToRenew[]) => void
+  /** Tells the heartbeat of a row whose address is too long for the memory that they share. */
+  readonly hold: (row: HeldRow, address: string) => void
   readonly suspects: SuspectSlot
   /** Gives back a row whose lease is not trusted any more. */
   readonly giveBack: (row: RowInFlight<Row>, hasRun: boolean) => void
@@ -116,12 +107,15 @@ export class RowsInFlight<Row extends object> {
       const attempt = Number(counted ?? 0) + 1
       const isSuspect = claim.suspects?.includes(claimed.lease.id) === true
       const facts = { claimedAt, leaseMs, attempt, isSuspect, bytes }
-      const row = new RowInFlight(claimed, held.take(claim.trustedUntil), facts)
+      const { token } = claimed.lease
+      const address = store.addressOf(claimed.lease)
+      const { trustedUntil } = claim
+      const row = new RowInFlight(claimed, held.take({ trustedUntil, claimedAt, token, address }), facts)
       this.#rows[row.index] = row
+      if (held.isTooLong(row)) hold(row, address)
       return row
     })
     this.#bytes += claim.bytes ?? 0
-    hold(rows)
     return rows
   }
 
@@ -140,9 +134,11 @@ export class RowsInFlight<Row extends object> {
     this.#options.held.finish(row)
   }
 
-  /** Every row whose lease is to be renewed, for a heartbeat that starts anew: also those that wait to be settled. */
-  toRenew(): RowInFlight<Row>[] {
-    return this.#rows.filter((row) => row !== undefined).filter((row) => this.#options.held.isHeld(row))
+  /** Tells a heartbeat that starts anew of the rows whose addresses are not in the shared memory. */
+  holdAgain(): void {
+    const { store, held, hold } = this.#options
+    for (const row of this.#rows)
+      if (row !== undefined && held.isTooLong(row)) hold(row, store.addressOf(row.lease))
   }
 
   /**

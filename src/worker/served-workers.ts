@@ -1,6 +1,5 @@
 import type { Database } from '../postgres/database.ts'
 import { type Events, reportError } from './events.ts'
-import { byClaim } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, ToHeartbeat } from './heartbeat/messages.ts'
 import type { Pause } from './registry/registry.ts'
 import { readSettings } from './registry/stored-settings.ts'
@@ -179,7 +178,7 @@ export class ServedWorkers {
     events.emit('settingsChanged', { worker, table, settings: { ...settings } })
   }
 
-  /** Messages of the heartbeat about one worker, or (`ready`) its request for the rows of all. */
+  /** Messages of the heartbeat: about one worker, or (`ready`) that it starts. */
   heard(message: MessageForWorkers): void {
     const { events, worker } = this.#options
     switch (message.type) {
@@ -198,9 +197,7 @@ export class ServedWorkers {
         void this.#read(message.name)
         break
       case 'ready':
-        for (const { worker: one } of this)
-          for (const rows of byClaim(one.rowsToRenew()))
-            this.#options.post({ type: 'hold', name: one.name, rows })
+        for (const { worker: one } of this) one.heartbeatStarted()
         break
     }
   }

@@ -1,11 +1,20 @@
 /** Ways to wait: for a notification, for a free turn. Time limits are in `src/timeout.ts`. */
 
-/** Lets several loops wait for a notification, each with a time limit of its own. */
+/**
+ * Lets several loops wait for a notification, each with a time limit of its own. Those that come together are one: of a
+ * batch of rows whose handlers end at the same moment, each notifies.
+ */
 export class Signal {
   readonly #waiting = new Set<() => void>()
+  #isNotifying = false
 
   notify(): void {
-    for (const wake of this.#waiting) wake()
+    if (this.#isNotifying) return
+    this.#isNotifying = true
+    setImmediate(() => {
+      this.#isNotifying = false
+      for (const wake of this.#waiting) wake()
+    })
   }
 
   /** Resolves with the next notification, or after this time. */

@@ -14,7 +14,6 @@ import { type HandlerContext, type LogSource, RowContext } from './context.ts'
 import type { Events, LossReason, PauseReason } from './events.ts'
 import type { HeldRow, HeldRows } from './heartbeat/held-rows.ts'
 import { LeaseWatch } from './heartbeat/lease-watch.ts'
-import type { RowToRenew } from './heartbeat/messages.ts'
 import type { Pause } from './registry/registry.ts'
 import { RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
@@ -41,8 +40,8 @@ export interface WorkerOptions<Row extends object> {
   readonly random: () => number
   /** Which rows are held, shared with the heartbeat. */
   readonly held: HeldRows
-  /** Tells the heartbeat of new rows. */
-  readonly hold: (rows: readonly RowToRenew[]) => void
+  /** Tells the heartbeat of a row whose address is too long for the memory that they share. */
+  readonly hold: (row: HeldRow, address: string) => void
   /** The expired leases of this process on rows of this table that none of its workers knows. */
   readonly findForgotten: () => Promise<readonly Lease[]>
   /** Wake-ups arrive: an idle worker need not poll as often. */
@@ -167,9 +166,9 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#cycle.notify()
   }
 
-  /** All rows whose leases are to be renewed, for a heartbeat that starts anew. */
-  rowsToRenew(): RowToRenew[] {
-    return this.#inFlight.toRenew()
+  /** The heartbeat starts anew. */
+  heartbeatStarted(): void {
+    this.#inFlight.holdAgain()
   }
 
   /** The ids of all rows that it may still have leased. */

@@ -1,8 +1,10 @@
 /** Which rows a worker holds, as both its own thread and the thread of the heartbeat see it. */
-import type { RowsToRenew, RowToRenew } from './messages.ts'
 
 /** The most rows one worker can hold at a time, whatever its settings become. */
 export const MAX_HELD = 65_536
+
+/** An address of more characters, or of others than ASCII, does not fit into the shared memory. */
+const ADDRESS_BYTES = 128
 
 export interface HeldRow {
   readonly index: number
@@ -10,43 +12,93 @@ export interface HeldRow {
   readonly generation: number
 }
 
+/** What the heartbeat needs to know of a row to renew its lease. */
+export interface RowToRenew extends HeldRow {
+  /** As the lease store writes it: which row it is. */
+  readonly address: string
+  readonly token: bigint
+  /** On the monotonic clock, which is the same in every thread. */
+  readonly claimedAt: number
+}
+
+/** A row as it is claimed. */
+export interface ClaimedRow extends Omit<RowToRenew, keyof HeldRow> {
+  /** Until when its lease can be trusted (D8). */
+  readonly trustedUntil: number
+}
+
 /**
  * Which rows are held and until when each lease can be trusted, in memory that both threads share. So neither waits for
- * the other: a renewal counts even while a handler blocks the event loop, and a row that was settled is not renewed
- * although no message said so.
+ * the other: a renewal counts even while a handler blocks the event loop, a row that was settled is not renewed although
+ * no message said so, and rows that are settled before their first renewal cost the thread nothing.
  *
  * `state` is the row's generation while it is held, its negative once it is lost, 0 when the index is free. Only the
- * worker takes and frees; either side may lose a row.
+ * worker takes and frees; either side may lose a row. The other fields of a row are written before its state.
  */
 export class HeldRows {
   readonly buffer: SharedArrayBuffer
-  readonly #state: Int32Array
   readonly #trustedUntil: Float64Array
+  readonly #claimedAt: Float64Array
+  readonly #tokens: BigInt64Array
+  readonly #state: Int32Array
+  /** How many indexes have ever been used. */
+  readonly #used: Int32Array
   readonly #finished: Uint8Array
+  /** The length of each address; 0: it is not in this memory. */
+  readonly #lengths: Uint8Array
+  readonly #addresses: Uint8Array
   readonly #free: number[] = []
   #generation = 0
-  #used = 0
 
-  constructor(
-    buffer = new SharedArrayBuffer(
-      MAX_HELD * (Float64Array.BYTES_PER_ELEMENT + Int32Array.BYTES_PER_ELEMENT + 1),
-    ),
-  ) {
+  constructor(buffer = new SharedArrayBuffer(MAX_HELD * (8 + 8 + 8 + 4 + 1 + 1 + ADDRESS_BYTES) + 8)) {
     this.buffer = buffer
-    this.#trustedUntil = new Float64Array(buffer, 0, MAX_HELD)
-    this.#state = new Int32Array(buffer, MAX_HELD * Float64Array.BYTES_PER_ELEMENT, MAX_HELD)
-    const used = MAX_HELD * (Float64Array.BYTES_PER_ELEMENT + Int32Array.BYTES_PER_ELEMENT)
-    this.#finished = new Uint8Array(buffer, used, MAX_HELD)
+    let at = 0
+    const next = (bytes: number): number => (at += bytes) - bytes
+    this.#trustedUntil = new Float64Array(buffer, next(8 * MAX_HELD), MAX_HELD)
+    this.#claimedAt = new Float64Array(buffer, next(8 * MAX_HELD), MAX_HELD)
+    this.#tokens = new BigInt64Array(buffer, next(8 * MAX_HELD), MAX_HELD)
+    this.#used = new Int32Array(buffer, next(8), 1)
+    this.#state = new Int32Array(buffer, next(4 * MAX_HELD), MAX_HELD)
+    this.#finished = new Uint8Array(buffer, next(MAX_HELD), MAX_HELD)
+    this.#lengths = new Uint8Array(buffer, next(MAX_HELD), MAX_HELD)
+    this.#addresses = new Uint8Array(buffer, next(ADDRESS_BYTES * MAX_HELD))
   }
 
-  take(trustedUntil: number): HeldRow {
-    const index = this.#free.pop() ?? this.#used++
+  take({ trustedUntil, claimedAt, token, address }: ClaimedRow): HeldRow {
+    const used = this.#used[0] ?? 0
+    const index = this.#free.pop() ?? used
     if (index >= MAX_HELD) throw new RangeError(`a worker holds at most ${MAX_HELD} rows`)
     this.#generation = (this.#generation % 0x7f_ff_ff_ff) + 1
     this.#trustedUntil[index] = trustedUntil
+    this.#claimedAt[index] = claimedAt
+    this.#tokens[index] = token
     this.#finished[index] = 0
+    this.#lengths[index] = this.#write(index, address)
     Atomics.store(this.#state, index, this.#generation)
+    if (index === used) Atomics.store(this.#used, 0, used + 1)
     return { index, generation: this.#generation }
+  }
+
+  /** The thread of the heartbeat does not find the address of this row here, and has to be told. */
+  isTooLong({ index }: HeldRow): boolean {
+    return this.#lengths[index] === 0
+  }
+
+  /** The rows that are held and were claimed before this moment. `others`: the addresses that are not in this memory. */
+  claimedBefore(moment: number, others: (row: HeldRow) => string | undefined): RowToRenew[] {
+    const rows: RowToRenew[] = []
+    const used = Atomics.load(this.#used, 0)
+    for (let index = 0; index < used; index += 1) {
+      const generation = Atomics.load(this.#state, index)
+      const claimedAt = this.#claimedAt[index] ?? 0
+      if (generation <= 0 || claimedAt >= moment) continue
+      const row = { index, generation }
+      const address = this.#lengths[index] === 0 ? others(row) : this.#read(index)
+      const token = this.#tokens[index] ?? 0n
+      // Another row may have got the index meanwhile.
+      if (address !== undefined && this.isHeld(row)) rows.push({ ...row, address, token, claimedAt })
+    }
+    return rows
   }
 
   /** Frees a row that is held or lost. False: it was freed before, and another row may have its index by now. */
@@ -88,71 +140,21 @@ export class HeldRows {
   lose({ index, generation }: HeldRow): boolean {
     return Atomics.compareExchange(this.#state, index, generation, -generation) === generation
   }
-}
 
-const SEPARATOR = '\0'
-
-/** The rows as columns. They share the moment of their claim, or the earliest counts. */
-export function columnsOf(rows: readonly RowToRenew[]): RowsToRenew {
-  const indexes = new Int32Array(rows.length)
-  const generations = new Int32Array(rows.length)
-  const tokens = new BigInt64Array(rows.length)
-  const buckets = new Int32Array(rows.length)
-  let earliest = Number.POSITIVE_INFINITY
-  rows.forEach(({ index, generation, token, bucket, claimedAt }, i) => {
-    indexes[i] = index
-    generations[i] = generation
-    tokens[i] = token
-    buckets[i] = bucket
-    earliest = Math.min(earliest, claimedAt)
-  })
-  const ids = rows.map(({ id }) => id).join(SEPARATOR)
-  return { indexes, generations, tokens, buckets, ids, claimedAt: earliest }
-}
-
-/** The rows in batches by the moment of their claim, which decides how long each may be renewed. */
-export function byClaim(rows: readonly RowToRenew[]): RowsToRenew[] {
-  const claims = new Map<number, RowToRenew[]>()
-  for (const row of rows) claims.set(row.claimedAt, [...(claims.get(row.claimedAt) ?? []), row])
-  return [...claims.values()].map(columnsOf)
-}
-
-/** Rows to renew, in batches as they were claimed. Most are settled before the first renewal. */
-export class RowsInRenewal {
-  readonly #held: HeldRows
-  #batches: RowsToRenew[] = []
-
-  constructor(held: HeldRows) {
-    this.#held = held
+  /** Returns the length; 0: it does not fit. */
+  #write(index: number, address: string): number {
+    if (address.length > ADDRESS_BYTES) return 0
+    const at = index * ADDRESS_BYTES
+    for (let i = 0; i < address.length; i += 1) {
+      const code = address.charCodeAt(i)
+      if (code > 0x7f) return 0
+      this.#addresses[at + i] = code
+    }
+    return address.length
   }
 
-  /** Batches of which nothing is held any more are dropped as new ones arrive, so that they do not pile up. */
-  add(batch: RowsToRenew): void {
-    const firstHeld = this.#batches.findIndex((known) => this.#isHeld(known))
-    this.#batches.splice(0, firstHeld === -1 ? this.#batches.length : firstHeld)
-    this.#batches.push(batch)
-  }
-
-  /** The rows that are still held; the others are forgotten. */
-  current(): RowToRenew[] {
-    const batches = this.#batches.map((batch) => this.#stillHeld(batch)).filter((rows) => rows.length > 0)
-    this.#batches = batches.map(columnsOf)
-    return batches.flat()
-  }
-
-  #isHeld({ indexes, generations }: RowsToRenew): boolean {
-    return indexes.some((index, i) => this.#held.isHeld({ index, generation: generations[i] ?? 0 }))
-  }
-
-  #stillHeld({ indexes, generations, tokens, buckets, ids, claimedAt }: RowsToRenew): RowToRenew[] {
-    const named = ids.split(SEPARATOR)
-    return Array.from(indexes, (index, i) => ({
-      id: named[i] ?? '',
-      index,
-      generation: generations[i] ?? 0,
-      token: tokens[i] ?? 0n,
-      bucket: buckets[i] ?? 0,
-      claimedAt,
-    })).filter((row) => this.#held.isHeld(row))
+  #read(index: number): string {
+    const at = index * ADDRESS_BYTES
+    return String.fromCharCode(...this.#addresses.subarray(at, at + (this.#lengths[index] ?? 0)))
   }
 }

@@ -28,26 +28,6 @@ export interface RenewalTiming {
   readonly maxLeases: number
 }
 
-export interface RowToRenew extends HeldRow {
-  readonly id: string
-  readonly token: bigint
-  /** 0 where the table has no buckets. */
-  readonly bucket: number
-  /** On the monotonic clock, which is the same in every thread. */
-  readonly claimedAt: number
-}
-
-/** The rows of one claim as columns: a busy worker sends thousands a second, and objects would be cloned one by one. */
-export interface RowsToRenew {
-  readonly indexes: Int32Array
-  readonly generations: Int32Array
-  readonly tokens: BigInt64Array
-  readonly buckets: Int32Array
-  /** Joined to one text, which crosses a thread as a whole. PostgreSQL has no text that contains the separator. */
-  readonly ids: string
-  readonly claimedAt: number
-}
-
 export type ToHeartbeat =
   | {
       readonly type: 'serve'
@@ -60,7 +40,8 @@ export type ToHeartbeat =
       readonly timing: RenewalTiming
     }
   | { readonly type: 'timing'; readonly name: string; readonly timing: RenewalTiming }
-  | { readonly type: 'hold'; readonly name: string; readonly rows: RowsToRenew }
+  /** A row whose address is too long for the shared memory. */
+  | { readonly type: 'hold'; readonly name: string; readonly row: HeldRow; readonly address: string }
   /** What the registry is to show of the process. */
   | {
       readonly type: 'activity'
@@ -91,7 +72,7 @@ export type FromHeartbeat =
       readonly error: unknown
     }
   | ({ readonly type: 'dataError'; readonly name: string } & DataErrorReport)
-  | { readonly type: 'lost'; readonly name: string; readonly row: RowToRenew; readonly reason: LossReason }
+  | { readonly type: 'lost'; readonly name: string; readonly row: HeldRow; readonly reason: LossReason }
   | { readonly type: 'woken'; readonly name: string }
   | { readonly type: 'settingsChanged'; readonly name: string }
   | { readonly type: 'listening' }

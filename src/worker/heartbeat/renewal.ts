@@ -1,18 +1,10 @@
 /** The renewal of leases: one loop for each worker of the process. */
 import { type Clock, systemClock } from '../../clock.ts'
-import type { Lease } from '../../lease/lease.ts'
 import { leaseStore, type LeaseStore } from '../../lease/store.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
 import { createLoop, type HastenableLoop } from '../loop.ts'
-import { HeldRows, RowsInRenewal } from './held-rows.ts'
-import type {
-  FromHeartbeat,
-  HeartbeatConfig,
-  RenewalTiming,
-  RowsToRenew,
-  RowToRenew,
-  ToHeartbeat,
-} from './messages.ts'
+import { type HeldRow, HeldRows, type RowToRenew } from './held-rows.ts'
+import type { FromHeartbeat, HeartbeatConfig, RenewalTiming, ToHeartbeat } from './messages.ts'
 
 /** One statement renews all rows in flight, unless there are more than this. */
 const MAX_ROWS_PER_RENEWAL = 5_000
@@ -26,14 +18,15 @@ const MAX_LOCKED_ROW_RETRY_MS = 1_000
 
 export interface Renewal {
   readonly loop: HastenableLoop
-  hold(rows: RowsToRenew): void
+  /** A row whose address is not in the shared memory. */
+  hold(row: HeldRow, address: string): void
   change(timing: RenewalTiming): void
 }
 
 export interface RenewalOptions {
   /** Of the worker. */
   readonly name: string
-  readonly store: Pick<LeaseStore, 'renew' | 'owner'>
+  readonly store: Pick<LeaseStore, 'renew' | 'leaseAt' | 'byNode'>
   readonly held: HeldRows
   readonly timing: RenewalTiming
   readonly clock: Clock
@@ -47,40 +40,47 @@ export function createRenewal(options: RenewalOptions): Renewal {
   let beganAt = clock.monotonicNow()
   /** Rows that the last renewal found locked. */
   let locked: RowToRenew[] = []
-  /** The buckets whose last renewal failed. */
-  const failing = new Set<number>()
+  /** The nodes on which the last renewal failed. */
+  const failing = new Set<string>()
   /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
   let isFirst = true
-  const rows = new RowsInRenewal(held)
+  /** By index: the addresses that are not in the shared memory. */
+  const longAddresses = new Map<number, { readonly generation: number; readonly address: string }>()
 
   async function beat(): Promise<void> {
     const isRetry = locked.length > 0 && clock.monotonicNow() < beganAt + timing.heartbeatMs
-    const candidates = isRetry ? locked.filter((row) => held.isHeld(row)) : rows.current()
+    const candidates = isRetry ? locked.filter((row) => held.isHeld(row)) : longHeld()
     locked = []
     if (!isRetry) beganAt = clock.monotonicNow()
     if (isFirst) {
       isFirst = false
       return
     }
-    const byBucket = new Map<number, RowToRenew[]>()
-    for (const row of candidates) {
-      const others = byBucket.get(row.bucket)
-      if (others === undefined) byBucket.set(row.bucket, [row])
-      else others.push(row)
-    }
-    // One bucket that cannot be reached costs no other its leases: it comes last in the next heartbeat.
-    const buckets = [...byBucket.keys()].sort((a, b) => Number(failing.has(a)) - Number(failing.has(b)))
-    for (const bucket of buckets) {
-      const isRenewed = await renewAll(byBucket.get(bucket) ?? [])
-      if (isRenewed) failing.delete(bucket)
-      else failing.add(bucket)
+    const byLease = new Map(candidates.map((row) => [store.leaseAt(row.address, row.token), row]))
+    const nodes = store.byNode([...byLease.keys()])
+    // One node that cannot be reached costs no other its leases: it comes last in the next heartbeat.
+    const inOrder = [...nodes.keys()].sort((a, b) => Number(failing.has(a)) - Number(failing.has(b)))
+    for (const node of inOrder) {
+      const isRenewed = await renewAll((nodes.get(node) ?? []).flatMap((lease) => byLease.get(lease) ?? []))
+      if (isRenewed) failing.delete(node)
+      else failing.add(node)
     }
   }
 
+  /** The rows that live long enough to be renewed; the next heartbeat comes early enough for those that were just claimed. */
+  function longHeld(): RowToRenew[] {
+    for (const [index, { generation }] of longAddresses)
+      if (!held.isHeld({ index, generation })) longAddresses.delete(index)
+    return held.claimedBefore(clock.monotonicNow() - timing.heartbeatMs / 2, ({ index, generation }) => {
+      const known = longAddresses.get(index)
+      return known?.generation === generation ? known.address : undefined
+    })
+  }
+
   /** False: they, or some of them, could not be renewed. */
-  async function renewAll(ofBucket: readonly RowToRenew[]): Promise<boolean> {
+  async function renewAll(ofNode: readonly RowToRenew[]): Promise<boolean> {
     let isRenewed = true
-    for (const [leaseMs, due] of dueAmong(ofBucket)) {
+    for (const [leaseMs, due] of dueAmong(ofNode)) {
       for (let from = 0; from < due.length; from += MAX_ROWS_PER_RENEWAL) {
         isRenewed =
           (await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)) && isRenewed
@@ -121,7 +121,12 @@ export function createRenewal(options: RenewalOptions): Renewal {
         // All of them are lost before any loss is reported: the slot of the first must not be given to the next.
         // What is finished may still be settled for as long as its lease is trusted: the database decides by the token.
         const lost = still.filter((row) => !held.isFinished(row) && held.lose(row))
-        send({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
+        send({
+          type: 'renewalFailed',
+          name,
+          ids: still.map((row) => store.leaseAt(row.address, 0n).id),
+          error,
+        })
         for (const row of lost) send({ type: 'lost', name, row, reason: 'heartbeatFailed' })
         return false
       }
@@ -131,7 +136,7 @@ export function createRenewal(options: RenewalOptions): Renewal {
   async function renew(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
     if (batch.length === 0) return
     const startedAt = clock.monotonicNow()
-    const byLease = new Map(batch.map((row) => [leaseOf(row), row]))
+    const byLease = new Map(batch.map((row) => [store.leaseAt(row.address, row.token), row]))
     const renewal = await store.renew([...byLease.keys()], leaseMs)
     for (const lease of renewal.renewed) {
       const row = byLease.get(lease)
@@ -148,10 +153,6 @@ export function createRenewal(options: RenewalOptions): Renewal {
     }
     const durationMs = clock.monotonicNow() - startedAt
     send({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
-  }
-
-  function leaseOf({ id, token, bucket }: RowToRenew): Lease {
-    return { id, owner: store.owner, bucket, token, until: new Date(0) }
   }
 
   function lockedRetryMs(): number {
@@ -176,8 +177,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
 
   return {
     loop: { ...loop, hasten },
-    hold(batch) {
-      rows.add(batch)
+    hold({ index, generation }, address) {
+      longAddresses.set(index, { generation, address })
     },
     change(changed) {
       timing = changed
@@ -229,8 +230,8 @@ export class Renewals {
     renewal.loop.start()
   }
 
-  hold({ name, rows }: OfType<'hold'>): void {
-    this.#byName.get(name)?.hold(rows)
+  hold({ name, row, address }: OfType<'hold'>): void {
+    this.#byName.get(name)?.hold(row, address)
   }
 
   change({ name, timing }: OfType<'timing'>): void {
