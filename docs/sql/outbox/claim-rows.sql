@@ -14,20 +14,14 @@ taken as materialized (
       (select h.id from leasehold.outbox as h where h.bucket = $2::smallint and h.ordering_key = t.ordering_key and (status = 'PENDING' or parked) order by h.id limit 1) = t.id
       and (select f.id from leasehold.outbox as f
       where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
-  order by available_at, id
   for update skip locked
-),
-claimed as (
-  update leasehold.outbox as t
-  set locked_until = now() + $4::float8 * interval '1 millisecond', claimed_by = $3::text,
-    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1),
-    status = 'CLAIMED', claimed_at = now()
-  where t.bucket = $2::smallint and t.id = any (array(select id from taken))
-  returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
-    t.max_attempts, t.created_at
 )
-select facts.*, claimed.*                 -- one row of facts, then the claimed rows
-from (select json_build_object(
-  'until', extract(epoch from now() + $4::float8 * interval '1 millisecond') * 1000,
-  'order', (select json_agg(id::text) from taken)
-)) as facts full join claimed on false
+update leasehold.outbox as t
+set locked_until = now() + $4::float8 * interval '1 millisecond', claimed_by = $3::text,
+  lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1),
+  status = 'CLAIMED', claimed_at = now()
+where t.bucket = $2::smallint and t.id = any (array(select id from taken))
+returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
+  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text,
+  t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts,
+  t.created_at

@@ -4,25 +4,15 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.outbox as t
   where t.bucket = $4::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $3::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
     and (status = 'CLAIMED') is true
   for no key update skip locked
-),
-renewed as (
-  update leasehold.outbox as t
-  set locked_until = greatest(t.locked_until, now() + $5::float8 * interval '1 millisecond')
-  where t.bucket = $4::smallint and t.id = any (array(select id from ours))
-  returning t.id
 )
-select id::text as id, false as busy from renewed
-union all
-select t.id::text, true
-from leasehold.outbox as t
-where (select count(*) from ours) < (select count(*) from held) and t.bucket = $4::smallint
-  and t.id = any (array(select id from held)) and (t.claimed_by = $3::text) is true
-  and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
-  and (status = 'CLAIMED') is true and ((t.id) in (select id from ours)) is not true
+update leasehold.outbox as t
+set locked_until = greatest(t.locked_until, now() + $5::float8 * interval '1 millisecond')
+where t.bucket = $4::smallint and t.id = any (array(select id from ours))
+returning t.id::text

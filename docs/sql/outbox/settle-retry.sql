@@ -4,30 +4,20 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.outbox as t
   where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $4::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true
   for no key update skip locked
-),
-settled as (
-  update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
-    last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
-    available_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond',
-    status = 'PENDING', claimed_at = null,
-    history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
+)
+update leasehold.outbox as t
+set claimed_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+  last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
+  available_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond',
+  status = 'PENDING', claimed_at = null,
+  history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
       || jsonb_build_array(jsonb_build_object('outcome', 'retry', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
         'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
-  where t.bucket = $5::smallint and t.id = any (array(select id from ours))
-  returning t.id, t.ordering_key
-)
-select id::text as id, false as busy from settled
-union all
-select t.id::text, true
-from leasehold.outbox as t
-where (select count(*) from ours) < (select count(*) from held) and t.bucket = $5::smallint
-  and t.id = any (array(select id from held)) and (t.claimed_by = $4::text) is true
-  and ((t.id, t.lock_token) in (select id, held_token from held)) is true
-  and ((t.id) in (select id from ours)) is not true
+where t.bucket = $5::smallint and t.id = any (array(select id from ours))
+returning t.id::text

@@ -4,30 +4,19 @@
 with held as materialized (
   select * from unnest($2::text[], $3::text[], $4::bigint[]) as held (matrix_id, chunk_hash, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.matrix_id, t.chunk_hash
   from leasehold.sync_checkpoints as t
   where t.matrix_id = any (array(select matrix_id from held))
     and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $5::text) is true
     and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true
   for no key update skip locked
-),
-settled as (
-  update leasehold.sync_checkpoints as t
-  set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
-    error_message = ($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'error')::text,
-    next_attempt_at = now() + coalesce(($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
-  where t.matrix_id = any (array(select matrix_id from ours))
-    and t.chunk_hash = any (array(select chunk_hash from ours))
-    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is true
-  returning t.matrix_id, t.chunk_hash
 )
-select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id, false as busy from settled
-union all
-select ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'), true
-from leasehold.sync_checkpoints as t
-where (select count(*) from ours) < (select count(*) from held)
-  and t.matrix_id = any (array(select matrix_id from held))
-  and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $5::text) is true
-  and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true
-  and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is not true
+update leasehold.sync_checkpoints as t
+set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+  error_message = ($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'error')::text,
+  next_attempt_at = now() + coalesce(($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
+where t.matrix_id = any (array(select matrix_id from ours))
+  and t.chunk_hash = any (array(select chunk_hash from ours))
+  and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is true
+returning ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']')

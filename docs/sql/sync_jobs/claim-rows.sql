@@ -10,19 +10,12 @@ taken as materialized (
   where t.id = any (array(select id from wanted))
     and ((completed_at is null and failed_at is null) and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null, true)) is true
-  order by priority desc, created_at, id
   for update skip locked
-),
-claimed as (
-  update leasehold.sync_jobs as t
-  set locked_until = now() + $3::float8 * interval '1 millisecond', locked_by = $2::text,
-    lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
-  where t.id = any (array(select id from taken))
-  returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
-    t.planned_at
 )
-select facts.*, claimed.*                 -- one row of facts, then the claimed rows
-from (select json_build_object(
-  'until', extract(epoch from now() + $3::float8 * interval '1 millisecond') * 1000,
-  'order', (select json_agg(id::text) from taken)
-)) as facts full join claimed on false
+update leasehold.sync_jobs as t
+set locked_until = now() + $3::float8 * interval '1 millisecond', locked_by = $2::text,
+  lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
+where t.id = any (array(select id from taken))
+returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,
+  (t.created_at at time zone 'utc')::text, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force,
+  t.attempts, t.created_at, t.planned_at

@@ -4,25 +4,15 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.sync_jobs as t
   where t.id = any (array(select id from held)) and (t.locked_by = $3::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
     and (completed_at is null and failed_at is null and locked_by is not null) is true
   for no key update skip locked
-),
-renewed as (
-  update leasehold.sync_jobs as t
-  set locked_until = greatest(t.locked_until, now() + $4::float8 * interval '1 millisecond')
-  where t.id = any (array(select id from ours))
-  returning t.id
 )
-select id::text as id, false as busy from renewed
-union all
-select t.id::text, true
-from leasehold.sync_jobs as t
-where (select count(*) from ours) < (select count(*) from held) and t.id = any (array(select id from held))
-  and (t.locked_by = $3::text) is true and ((t.id, t.lock_token) in (select id, held_token from held)) is true
-  and t.locked_until > now() and (completed_at is null and failed_at is null and locked_by is not null) is true
-  and ((t.id) in (select id from ours)) is not true
+update leasehold.sync_jobs as t
+set locked_until = greatest(t.locked_until, now() + $4::float8 * interval '1 millisecond')
+where t.id = any (array(select id from ours))
+returning t.id::text

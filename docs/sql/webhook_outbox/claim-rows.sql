@@ -16,19 +16,12 @@ taken as materialized (
       and (select f.id from leasehold.webhook_outbox as f
       where f.bucket = $2::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
         and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null))
-  order by next_attempt_at, id
   for update skip locked
-),
-claimed as (
-  update leasehold.webhook_outbox as t
-  set lease_until = now() + $4::float8 * interval '1 millisecond', lease_owner = $3::text,
-    lease_token = (select coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
-  where t.bucket = $2::smallint and t.id = any (array(select id from taken))
-  returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
-    t.attempts, t.created_at
 )
-select facts.*, claimed.*                 -- one row of facts, then the claimed rows
-from (select json_build_object(
-  'until', extract(epoch from now() + $4::float8 * interval '1 millisecond') * 1000,
-  'order', (select json_agg(id::text) from taken)
-)) as facts full join claimed on false
+update leasehold.webhook_outbox as t
+set lease_until = now() + $4::float8 * interval '1 millisecond', lease_owner = $3::text,
+  lease_token = (select coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
+where t.bucket = $2::smallint and t.id = any (array(select id from taken))
+returning t.lease_token, date_part('epoch', t.lease_until) * 1000,
+  coalesce(octet_length(body) + pg_column_size(headers), 0), (t.next_attempt_at at time zone 'utc')::text,
+  t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers, t.attempts, t.created_at

@@ -4,25 +4,15 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.webhook_outbox as t
   where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
     and ((t.id, t.lease_token) in (select id, held_token from held)) is true
   for no key update skip locked
-),
-settled as (
-  update leasehold.webhook_outbox as t
-  set lease_owner = null, lease_until = null,
-    next_attempt_at = greatest(next_attempt_at, now() + $1::float8 * interval '1 millisecond')
-  where t.bucket = $5::smallint and t.id = any (array(select id from ours))
-  returning t.id, t.ordering_key
 )
-select id::text as id, false as busy from settled
-union all
-select t.id::text, true
-from leasehold.webhook_outbox as t
-where (select count(*) from ours) < (select count(*) from held) and t.bucket = $5::smallint
-  and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
-  and ((t.id, t.lease_token) in (select id, held_token from held)) is true
-  and ((t.id) in (select id from ours)) is not true
+update leasehold.webhook_outbox as t
+set lease_owner = null, lease_until = null,
+  next_attempt_at = greatest(next_attempt_at, now() + $1::float8 * interval '1 millisecond')
+where t.bucket = $5::smallint and t.id = any (array(select id from ours))
+returning t.id::text

@@ -4,26 +4,15 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.webhook_outbox as t
   where t.bucket = $4::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $3::text) is true
     and ((t.id, t.lease_token) in (select id, held_token from held)) is true and t.lease_until > now()
     and (delivery_status = 'pending' and lease_owner is not null) is true
   for no key update skip locked
-),
-renewed as (
-  update leasehold.webhook_outbox as t
-  set lease_until = greatest(t.lease_until, now() + $5::float8 * interval '1 millisecond')
-  where t.bucket = $4::smallint and t.id = any (array(select id from ours))
-  returning t.id
 )
-select id::text as id, false as busy from renewed
-union all
-select t.id::text, true
-from leasehold.webhook_outbox as t
-where (select count(*) from ours) < (select count(*) from held) and t.bucket = $4::smallint
-  and t.id = any (array(select id from held)) and (t.lease_owner = $3::text) is true
-  and ((t.id, t.lease_token) in (select id, held_token from held)) is true and t.lease_until > now()
-  and (delivery_status = 'pending' and lease_owner is not null) is true
-  and ((t.id) in (select id from ours)) is not true
+update leasehold.webhook_outbox as t
+set lease_until = greatest(t.lease_until, now() + $5::float8 * interval '1 millisecond')
+where t.bucket = $4::smallint and t.id = any (array(select id from ours))
+returning t.id::text

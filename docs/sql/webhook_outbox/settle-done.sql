@@ -4,33 +4,23 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
   select t.id
   from leasehold.webhook_outbox as t
   where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
     and ((t.id, t.lease_token) in (select id, held_token from held)) is true
   for no key update skip locked
-),
-settled as (
-  update leasehold.webhook_outbox as t
-  set lease_owner = null, lease_until = null,
-    last_attempt_at = coalesce(now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', last_attempt_at),
-    last_duration_ms = ($1::jsonb -> t.id::text ->> 'duration_ms')::int,
-    last_status = ($1::jsonb -> t.id::text ->> 'status')::int,
-    last_error_code = ($1::jsonb -> t.id::text ->> 'code')::text,
-    last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
-    last_response = ($1::jsonb -> t.id::text ->> 'response')::text,
-    history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', 'duration_ms', ($1::jsonb -> t.id::text ->> 'duration_ms')::int, 'status', ($1::jsonb -> t.id::text ->> 'status')::int, 'error_code', ($1::jsonb -> t.id::text ->> 'code')::text, 'error', ($1::jsonb -> t.id::text ->> 'error')::text, 'response', ($1::jsonb -> t.id::text ->> 'response')::text, 'recorded_at', now())),
-    delivery_status = 'delivered', delivered_at = now()
-  where t.bucket = $5::smallint and t.id = any (array(select id from ours))
-  returning t.id, t.ordering_key
 )
-select id::text as id, false as busy from settled
-union all
-select t.id::text, true
-from leasehold.webhook_outbox as t
-where (select count(*) from ours) < (select count(*) from held) and t.bucket = $5::smallint
-  and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
-  and ((t.id, t.lease_token) in (select id, held_token from held)) is true
-  and ((t.id) in (select id from ours)) is not true
+update leasehold.webhook_outbox as t
+set lease_owner = null, lease_until = null,
+  last_attempt_at = coalesce(now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', last_attempt_at),
+  last_duration_ms = ($1::jsonb -> t.id::text ->> 'duration_ms')::int,
+  last_status = ($1::jsonb -> t.id::text ->> 'status')::int,
+  last_error_code = ($1::jsonb -> t.id::text ->> 'code')::text,
+  last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
+  last_response = ($1::jsonb -> t.id::text ->> 'response')::text,
+  history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
+      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', 'duration_ms', ($1::jsonb -> t.id::text ->> 'duration_ms')::int, 'status', ($1::jsonb -> t.id::text ->> 'status')::int, 'error_code', ($1::jsonb -> t.id::text ->> 'code')::text, 'error', ($1::jsonb -> t.id::text ->> 'error')::text, 'response', ($1::jsonb -> t.id::text ->> 'response')::text, 'recorded_at', now())),
+  delivery_status = 'delivered', delivered_at = now()
+where t.bucket = $5::smallint and t.id = any (array(select id from ours))
+returning t.id::text

@@ -1,0 +1,19 @@
+-- $1 groups, $2 alone, $3 excluded1, $4 limit, $5 owner, $6 leaseMs
+/* leasehold:claim suspects sync_jobs */
+with next as materialized (
+  select t.id
+  from leasehold.sync_jobs as t
+  where t.definition = any ($1::text[]) and (completed_at is null and failed_at is null)
+    and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
+    and ($2::boolean or (expiries > 2) is not true) and t.id <> all ((select $3::bigint[])::bigint[])
+  order by t.priority desc, t.created_at, t.id
+  limit (select $4::int)
+  for update skip locked
+)
+update leasehold.sync_jobs as t
+set locked_until = now() + $6::float8 * interval '1 millisecond', locked_by = $5::text,
+  lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
+where t.id = any (array(select id from next))
+returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,
+  (t.created_at at time zone 'utc')::text, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force,
+  t.attempts, t.created_at, t.planned_at
