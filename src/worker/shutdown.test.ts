@@ -187,15 +187,20 @@ describe.each([
       try {
         const never = async (): Promise<never> => new Promise<never>(() => undefined)
         // The heartbeat renews it.
-        const claims = [{ ...claimed, trustedUntil: Date.now() + 100 * settings.leaseMs }]
+        const claims = [{ ...claimed, drained: true, trustedUntil: Date.now() + 100 * settings.leaseMs }]
         const signals: unknown[] = []
         const worker = new Worker<Job>({
           name: 'jobs',
           store: {
             ...store,
-            claim: async () => claims.pop() ?? never(),
+            cycle: (options) => ({
+              ...store.cycle(options),
+              send: async () => {
+                const claim = claims.pop()
+                return claim === undefined ? never() : { ended: [], claim }
+              },
+            }),
             settle: never,
-            settleAndClaim: never,
             release: never,
           },
           handle: async ({ signal }) => {
@@ -215,7 +220,6 @@ describe.each([
           random: Math.random,
           held: new HeldRows(),
           hold: () => undefined,
-          bucketCount: () => 1,
           isWoken: () => false,
         })
         worker.start()

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { ClaimTiming } from './claim-timing.ts'
 
 const POLL = { ms: 1_000, woken: false }
-const EMPTY = { more: false, drained: true }
+const EMPTY = { found: 0, drained: true }
 
 function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): void {
   timing.claimSent(0)
@@ -10,19 +10,41 @@ function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): vo
   timing.claimReturned()
 }
 
-it('while there are more rows, claims follow without a pause and run concurrently', () => {
+it.each([0, 50])('while there are more rows, claims follow without a pause (found: %d)', (found) => {
   const timing = new ClaimTiming(() => 0)
-  claim(timing, 0, { more: true, drained: false })
-  timing.claimSent(0)
+  claim(timing, 0, { found, drained: false })
   expect(timing.mayClaim(0)).toBe(true)
 })
 
-it('without a backlog one claim is sent at a time', () => {
+it.each([
+  [1, 2],
+  [4, 8],
+  [5, 10],
+  [50, 10],
+])(
+  'a claim that found %d rows and no more is followed by one after %d ms, and that one by a poll',
+  (found, after) => {
+    const timing = new ClaimTiming(() => 0)
+    claim(timing, 100, { found, drained: true })
+    expect([timing.mayClaim(99 + after), timing.mayClaim(100 + after)]).toEqual([false, true])
+    claim(timing, 110)
+    expect(timing.nextAt(111)).toBe(1_110)
+  },
+)
+
+it('a wake-up ends the pause after a claim that found few rows', () => {
   const timing = new ClaimTiming(() => 0)
-  claim(timing, 0, { more: false, drained: false })
-  expect(timing.mayClaim(0)).toBe(true)
+  claim(timing, 100, { found: 5, drained: true })
+  timing.wake(101)
+  expect(timing.mayClaim(101)).toBe(true)
+})
+
+it('knows whether a claim is on its way', () => {
+  const timing = new ClaimTiming(() => 0)
   timing.claimSent(0)
-  expect(timing.mayClaim(0)).toBe(false)
+  expect(timing.isClaiming).toBe(true)
+  timing.claimReturned()
+  expect(timing.isClaiming).toBe(false)
 })
 
 it.each([

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { insertJobs, type Job, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
 import { systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { leaseTable, openLeaseStore } from '../../lease/index.ts'
@@ -24,20 +24,27 @@ afterAll(async () => db.close())
 
 it('D10: rows of a claim whose answer was lost are given back by their owner and lose no attempt', async () => {
   await insertJobs(db, 3)
-  const store = await openLeaseStore(db, leaseTable(WORK_TABLE), { owner: 'w' })
+  const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
   const lost: Lease[] = []
   const events = new Events()
-  const worker = new Worker({
+  const worker = new Worker<Job>({
     name: 'jobs',
     store: {
       ...store,
-      async claim(request) {
-        const claim = await store.claim(request)
-        if (lost.length > 0) return claim
-        lost.push(...claim.claimed.map(({ lease }) => lease))
-        // The connection broke after the server had committed.
-        await db.query({ text: "update public.jobs set locked_until = now() - interval '1 second'" })
-        throw new LeaseholdError('DATABASE_UNAVAILABLE', 'The connection is broken.')
+      cycle(options) {
+        const cycle = store.cycle(options)
+        return {
+          ...cycle,
+          async send(request) {
+            const answer = await cycle.send(request)
+            const { claimed = [] } = answer.claim ?? {}
+            if (lost.length > 0 || claimed.length === 0) return answer
+            lost.push(...claimed.map(({ lease }) => lease))
+            // The connection broke after the server had committed.
+            await db.query({ text: "update public.jobs set locked_until = now() - interval '1 second'" })
+            throw new LeaseholdError('DATABASE_UNAVAILABLE', 'The connection is broken.')
+          },
+        }
       },
     },
     handle: async () => Promise.resolve(),
@@ -50,7 +57,6 @@ it('D10: rows of a claim whose answer was lost are given back by their owner and
     random: Math.random,
     held: new HeldRows(),
     hold: () => undefined,
-    bucketCount: () => 1,
     isWoken: () => false,
   })
   const released = events.next('released')

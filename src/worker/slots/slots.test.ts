@@ -49,7 +49,7 @@ function slots(concurrency: number, limits?: Partial<Limits<Row>>) {
       }),
     gate: { open: true },
     inFlight: { isTrusted: ({ lease }) => !given.untrusted.has(lease.id) },
-    loop: {
+    cycle: {
       isStalled: false,
       releaseFor: (rows, forMs) => released.push({ ids: rows.map(({ lease }) => lease.id), forMs }),
     },
