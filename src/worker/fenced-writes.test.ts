@@ -1,11 +1,11 @@
 /** What a worker writes for a row, and what it does not: without a database, by the decisions alone. */
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { type Claimed, leaseTable } from '../lease/index.ts'
+import { type Ended, type Lease, leaseTable } from '../lease/index.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { Completion } from './completion/completion.ts'
 import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from './completion/outcome.ts'
+import { type FinishedBatch, FinishedRows } from './completion/finished-rows.ts'
 import { Settler } from './completion/settle.ts'
-import { type SettlementBatch, SettlementQueue } from './completion/settlement-queue.ts'
 import { type AnyEvent, Events } from './events.ts'
 import { HeldRows } from './heartbeat/held-rows.ts'
 import { LeaseWatch } from './heartbeat/lease-watch.ts'
@@ -52,22 +52,23 @@ function parts(table = TABLE) {
   const told: AnyEvent[] = []
   events.onAny((event) => told.push(event))
   const held = new HeldRows()
+  const addresses: string[] = []
   const inFlight = new RowsInFlight<Row>({
-    store: { table },
+    store: { table, addressOf: ({ id }) => id },
     events,
     held,
-    hold: () => undefined,
+    hold: (_, address) => addresses.push(address),
     suspects: new SuspectSlot(),
     giveBack: () => undefined,
   })
   const sent: string[] = []
-  const queue = new SettlementQueue<Row>(table)
+  const finished = new FinishedRows<Row>()
   /** What the database answers for each row; without an entry, it is settled. */
   const answers = new Map<string, 'fencedOff' | 'busy' | 'refused'>()
   const away = { is: false }
   const reaps: unknown[] = []
   const reap: { with: () => Promise<readonly object[]> } = { with: async () => Promise.resolve([]) }
-  async function end(verb: string, leases: readonly Claimed<Row>['lease'][]) {
+  async function end(verb: string, leases: readonly Lease[]) {
     if (away.is) return Promise.reject(new Error('away'))
     sent.push(`${verb} ${leases.map(({ id }) => id).join(' ')}`)
     const of = (answer?: string) => leases.filter(({ id }) => answers.get(id) === answer)
@@ -77,8 +78,8 @@ function parts(table = TABLE) {
   const store = {
     owner: 'w',
     table,
-    settle: async (outcome: string, leases: readonly Claimed<Row>['lease'][]) => end(outcome, leases),
-    release: async (leases: readonly Claimed<Row>['lease'][]) => end('release', leases),
+    settle: async (outcome: string, leases: readonly Lease[]) => end(outcome, leases),
+    release: async (leases: readonly Lease[]) => end('release', leases),
     reap: async (request: unknown) => {
       reaps.push(request)
       // Of what is reaped, only what the watch reads.
@@ -87,8 +88,8 @@ function parts(table = TABLE) {
   }
   const expected: number[] = []
   const timing = { expect: (at: number) => void expected.push(at) }
-  const settler = new Settler<Row>({ store, clock, events, inFlight, queue, timing, signal: new Signal() })
-  const loop = {
+  const settler = new Settler<Row>({ store, clock, events, inFlight, finished, timing, signal: new Signal() })
+  const cycle = {
     isStalled: false,
     settle: (row: RowInFlight<Row>, { name, args }: Outcome) =>
       void sent.push(
@@ -99,7 +100,7 @@ function parts(table = TABLE) {
     },
     releaseFor: () => undefined,
     notify: () => undefined,
-    keysFreed: (ids: readonly string[]) => void sent.push(`freed ${ids.join(' ')}`),
+    keysFreed: (leases: readonly Lease[]) => void sent.push(`freed ${leases.map(({ id }) => id).join(' ')}`),
   }
   const stopping = { is: false }
   const gate = {
@@ -108,7 +109,7 @@ function parts(table = TABLE) {
       void sent.push(`pause ${reason} ${forMs} after ${String(error instanceof Error)}`),
     isShutFor: () => stopping.is,
   }
-  const completion = new Completion<Row>({ store, clock, random: () => 0, events, inFlight, loop, gate })
+  const completion = new Completion<Row>({ store, clock, random: () => 0, events, inFlight, cycle, gate })
   const slots = new Slots<Row>({
     table: 'public.jobs',
     clock,
@@ -117,7 +118,7 @@ function parts(table = TABLE) {
     limits: undefined,
     gate,
     inFlight,
-    loop,
+    cycle,
     completion,
     run: async () => new Promise<void>(() => {}),
   })
@@ -130,11 +131,17 @@ function parts(table = TABLE) {
     gate,
     inFlight,
     slots,
-    loop,
+    cycle,
   })
   return {
     held,
     inFlight,
+    addresses,
+    /** The ids of the rows that the thread of the heartbeat renews. */
+    renewed: () =>
+      new HeldRows(held.buffer)
+        .claimedBefore(Number.POSITIVE_INFINITY, () => undefined)
+        .map(({ address }) => address),
     sent,
     answers,
     away,
@@ -146,7 +153,7 @@ function parts(table = TABLE) {
     watch,
     expected,
     stopping,
-    queue,
+    finished,
     /** The rows of a claim that is sent at this moment. */
     claim<const Ids extends readonly string[]>(...ids: Ids): { readonly [I in keyof Ids]: RowInFlight<Row> } {
       const at = performance.now()
@@ -154,12 +161,19 @@ function parts(table = TABLE) {
         lease: { id, owner: 'w', token: 1n, until: new Date(Date.now() + LEASE_MS) },
         row: { id },
       }))
-      const facts = { cursor: undefined, more: false, leaseMs: LEASE_MS, trustedUntil: at + TRUSTED_MS }
+      const facts = { more: false, leaseMs: LEASE_MS, trustedUntil: at + TRUSTED_MS }
       // One row for each id.
       return inFlight.add({ claimed, ...facts }, at) as never
     },
-    batch(rows: readonly RowInFlight<Row>[], outcome = 'done'): SettlementBatch<Row> {
-      return { outcome, way: 'order', bucket: undefined, rows, args: undefined }
+    batch(rows: readonly RowInFlight<Row>[], outcome = 'done'): FinishedBatch<Row> {
+      return { outcome, rows, args: undefined }
+    },
+    /** What the database answers to the settlement of these rows, at this moment. */
+    async answer({ outcome, rows }: FinishedBatch<Row>): Promise<Ended> {
+      return end(
+        outcome,
+        rows.map(({ lease }) => lease),
+      )
     },
     told: (type: AnyEvent['type']) =>
       told
@@ -253,7 +267,7 @@ describe('when a handler has returned', () => {
     const tested = parts()
     tested.completion.endedUnexpectedly(tested.claim('1')[0], new Error('a bug'))
     expect(tested.told('trouble')).toHaveLength(1)
-    expect(tested.inFlight.toRenew()).toEqual([])
+    expect(tested.renewed()).toEqual([])
     expect(tested.sent).toEqual([])
   })
 
@@ -270,17 +284,14 @@ describe('when a handler has returned', () => {
 describe('a settlement', () => {
   it('D8: is sent without the rows whose lease is no longer trusted, which are reported as fenced off', async () => {
     const tested = parts()
-    const early = tested.claim('1')
+    const [first, second] = tested.claim('1', '2')
     await vi.advanceTimersByTimeAsync(5_000)
-    const late = tested.claim('2')
-    const all = tested.batch([...early, ...late])
-    expect(tested.settler.trusted(all, performance.now())).toBe(all)
-    expect(tested.settler.trusted(undefined, performance.now())).toBeUndefined()
+    const [late] = tested.claim('3')
+    const all = [tested.batch([first, late]), tested.batch([second], 'dead')]
+    const trusted = () => tested.settler.trusted(all, performance.now())
+    expect(trusted()).toEqual(all)
     await vi.advanceTimersByTimeAsync(TRUSTED_MS - 5_000)
-    expect(tested.settler.trusted(all, performance.now())?.rows).toEqual(late)
-    expect(tested.told('fencedOff')).toEqual(['1'])
-    await vi.advanceTimersByTimeAsync(5_000)
-    expect(tested.settler.trusted(tested.batch(late), performance.now())).toBeUndefined()
+    expect(trusted()).toEqual([tested.batch([late])])
     expect(tested.told('fencedOff')).toEqual(['1', '2'])
   })
 
@@ -289,14 +300,14 @@ describe('a settlement', () => {
     const rows = tested.claim('1', '2', '3', '4')
     tested.answers.set('2', 'fencedOff').set('3', 'refused').set('4', 'busy')
     const batch = tested.batch(rows)
-    await tested.settler.answered(batch, await tested.settler.send(batch), performance.now())
+    await tested.settler.answered(batch, await tested.answer(batch), performance.now())
     expect(tested.told('settled')).toEqual(['1'])
     expect(tested.told('fencedOff')).toEqual(['2'])
     expect(tested.told('dataError')).toEqual(['3'])
-    expect(tested.inFlight.toRenew().map(({ id }) => id)).toEqual(['4'])
-    expect([tested.settler.pending, tested.queue.size]).toEqual([1, 0])
+    expect(tested.renewed()).toEqual(['4'])
+    expect([tested.settler.pending, tested.finished.size]).toEqual([1, 0])
     await vi.advanceTimersByTimeAsync(200)
-    expect([tested.settler.pending, tested.queue.size]).toEqual([0, 1])
+    expect([tested.settler.pending, tested.finished.size]).toEqual([0, 1])
   })
 
   it('that is fenced off although the handler settled the row itself was written by the handler, while the lease is trusted', async () => {
@@ -305,7 +316,7 @@ describe('a settlement', () => {
     for (const row of rows) tested.answers.set(row.id, 'fencedOff')
     rows[0].settledAs = dead('no')
     const batch = tested.batch(rows, 'retry')
-    await tested.settler.answered(batch, await tested.settler.send(batch), performance.now())
+    await tested.settler.answered(batch, await tested.answer(batch), performance.now())
     expect(tested.told('settled')).toEqual(['1'])
     expect(tested.told('fencedOff')).toEqual(['2'])
     const [late] = tested.claim('3')
@@ -313,7 +324,7 @@ describe('a settlement', () => {
     tested.answers.set('3', 'fencedOff')
     await vi.advanceTimersByTimeAsync(TRUSTED_MS)
     const last = tested.batch([late], 'retry')
-    await tested.settler.answered(last, await tested.settler.send(last), performance.now())
+    await tested.settler.answered(last, await tested.answer(last), performance.now())
     expect(tested.told('fencedOff')).toEqual(['2', '3'])
   })
 
@@ -322,7 +333,7 @@ describe('a settlement', () => {
     const rows = tested.claim('1', '2', '3')
     tested.answers.set('2', 'fencedOff').set('3', 'fencedOff')
     const batch = tested.batch(rows, 'cautious')
-    const answer = await tested.settler.send(batch)
+    const answer = await tested.answer(batch)
     tested.answers.delete('2')
     await tested.settler.answered(batch, answer, performance.now())
     expect(tested.sent).toEqual(['cautious 1 2 3', 'done 2 3'])
@@ -335,14 +346,14 @@ describe('a settlement', () => {
     const [row] = tested.claim('1')
     row.settledAs = done()
     const batch = tested.batch([row], 'retry')
-    await tested.settler.answered(batch, await tested.settler.send(batch), performance.now())
+    await tested.settler.answered(batch, await tested.answer(batch), performance.now())
     expect(tested.outcomes()).toEqual(['retry'])
   })
 
   it('as a retry says when the next claim is worth it', async () => {
     const tested = parts()
     const batch = { ...tested.batch(tested.claim('1'), 'retry'), args: [retry({ delayMs: 700 }).args] }
-    await tested.settler.answered(batch, await tested.settler.send(batch), performance.now())
+    await tested.settler.answered(batch, await tested.answer(batch), performance.now())
     expect(tested.expected).toEqual([performance.now() + 700])
   })
 })
@@ -353,14 +364,14 @@ describe('a database that does not answer', () => {
     const [released, settled] = tested.claim('1', '2')
     const batch = tested.batch([settled], 'cautious')
     tested.answers.set('2', 'fencedOff')
-    const answer = await tested.settler.send(batch)
+    const answer = await tested.answer(batch)
     tested.away.is = true
     tested.settler.release([released], 0)
     await tested.settler.answered(batch, answer, performance.now())
     await vi.advanceTimersByTimeAsync(0)
     expect(tested.errors()).toEqual(['away', 'away'])
     expect(tested.told('fencedOff')).toEqual([])
-    expect(tested.inFlight.toRenew()).toEqual([settled])
+    expect(tested.renewed()).toEqual([settled.id])
     expect(tested.settler.pending).toBe(1)
   })
 })
@@ -381,8 +392,19 @@ describe('a release', () => {
     tested.inFlight.lose(rows[2], 'taken')
     await expect.poll(() => tested.settler.pending).toBe(0)
     expect(tested.told('released')).toEqual(['1', '2'])
-    expect(tested.inFlight.toRenew()).toEqual([])
+    expect(tested.renewed()).toEqual([])
   })
+})
+
+it('RULE-020-010: of rows whose ids do not fit into the memory that it shares, the heartbeat is told, also when it starts anew', () => {
+  const tested = parts()
+  const [long, dropped] = ['i'.repeat(129), 'ü']
+  const [, , second] = tested.claim('1', long, dropped)
+  expect(tested.addresses).toEqual([long, dropped])
+  tested.inFlight.drop(second)
+  tested.inFlight.holdAgain()
+  expect(tested.addresses).toEqual([long, dropped, long])
+  expect(tested.renewed()).toEqual(['1'])
 })
 
 describe('the watch over leases', () => {

@@ -28,6 +28,7 @@ afterAll(async () => db.close())
 /** A worker over this store, with what it has told. */
 function workerOver(store: LeaseStore<Job>) {
   const events = new Events()
+  const held = new HeldRows()
   const told: AnyEvent[] = []
   events.onAny((event) => told.push(event))
   const worker = new Worker<Job>({
@@ -41,14 +42,40 @@ function workerOver(store: LeaseStore<Job>) {
     log: SILENT_LOG,
     clock: systemClock,
     random: Math.random,
-    held: new HeldRows(),
+    held,
     hold: () => undefined,
-    bucketCount: () => 1,
     isWoken: () => false,
   })
   const uncertain = (): string[] =>
     told.flatMap((event) => (event.type === 'fencedOff' && event.isUncertain ? [event.id] : []))
-  return { worker, events, uncertain }
+  /** The ids of the rows that a heartbeat renews which starts now. */
+  const renewed = (): string[] =>
+    new HeldRows(held.buffer)
+      .claimedBefore(Number.POSITIVE_INFINITY, () => undefined)
+      .map(({ address }) => address)
+  return { worker, events, uncertain, renewed }
+}
+
+type Answer = Awaited<ReturnType<ReturnType<LeaseStore<Job>['cycle']>['send']>>
+
+/** The store, with something to do in place of sending settlements. */
+function settling(
+  store: LeaseStore<Job>,
+  send: (write: () => Promise<Answer>) => Promise<Answer>,
+): LeaseStore<Job> {
+  return {
+    ...store,
+    cycle(options) {
+      const cycle = store.cycle(options)
+      return {
+        ...cycle,
+        send: async (request) => {
+          const write = async (): Promise<Answer> => cycle.send(request)
+          return request.settlements.length === 0 ? write() : send(write)
+        },
+      }
+    },
+  }
 }
 
 /** The store, with something to do before or after the first settlement; the worker then loses its answer. */
@@ -57,18 +84,12 @@ async function losesFirstAnswer(
 ): Promise<LeaseStore<Job>> {
   const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
   let isFirst = true
-  async function send<Answer>(write: () => Promise<Answer>): Promise<Answer> {
+  return settling(store, async (write) => {
     if (!isFirst) return write()
     isFirst = false
     await settle(store, write)
     throw Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
-  }
-  return {
-    ...store,
-    settle: async (outcome, leases, options) => send(async () => store.settle(outcome, leases, options)),
-    settleAndClaim: async (settlement, request) =>
-      send(async () => store.settleAndClaim(settlement, request)),
-  }
+  })
 }
 
 it('LIFE-18: rows whose settlement got no answer are reported as fenced off, and as uncertain, since it may have been written', async () => {
@@ -84,19 +105,19 @@ it('LIFE-18: a row that was locked, and whose second settlement got no answer, i
   const ids = await insertJobs(db, 3)
   const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
   const unanswered: string[] = []
-  /** All rows are settled; of the first settlement with rows, one is said to be busy, and its second settlement unanswered. */
-  function losingOne<Answer extends Ended>(answer: Answer): Answer {
+  /** All rows are settled; of the first settlement, one is said to be busy, and its second settlement unanswered. */
+  function losingOne(answer: Ended): Ended {
     const [lease, ...ended] = answer.ended
     if (lease === undefined || unanswered.length > 0) return answer
     unanswered.push(lease.id)
     const error = Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
     return { ...answer, ended, busy: [lease], unanswered: { leases: [lease], error } }
   }
-  const { worker, uncertain } = workerOver({
-    ...store,
-    settle: async (outcome, leases, options) => losingOne(await store.settle(outcome, leases, options)),
-    settleAndClaim: async (settlement, request) => losingOne(await store.settleAndClaim(settlement, request)),
+  const losing = settling(store, async (write) => {
+    const answer = await write()
+    return { ...answer, ended: answer.ended.map(losingOne) }
   })
+  const { worker, uncertain } = workerOver(losing)
   worker.start()
   await expect.poll(uncertain).toHaveLength(1)
   expect(uncertain()).toEqual(unanswered)
@@ -119,32 +140,18 @@ it('RULE-020-010: a heartbeat that restarts renews also the rows that wait to be
   const ids = await insertJobs(db, 2)
   const [sent, answer] = [door(), door()]
   const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
-  async function wait(): Promise<void> {
+  const waiting = settling(store, async (write) => {
     sent.open()
     await answer.opened
-  }
-  const { worker, events } = workerOver({
-    ...store,
-    async settle(outcome, leases, options) {
-      await wait()
-      return store.settle(outcome, leases, options)
-    },
-    async settleAndClaim(settlement, request) {
-      await wait()
-      return store.settleAndClaim(settlement, request)
-    },
+    return write()
   })
+  const { worker, events, renewed } = workerOver(waiting)
   worker.start()
   await sent.opened
-  expect(
-    worker
-      .rowsToRenew()
-      .map(({ id }) => id)
-      .toSorted(),
-  ).toEqual(ids)
+  expect(renewed().toSorted()).toEqual(ids)
   const settled = events.next('settled')
   answer.open()
   await settled
-  expect(worker.rowsToRenew()).toEqual([])
+  expect(renewed()).toEqual([])
   await worker.stop()
 })

@@ -1,19 +1,23 @@
 import { expect, it, vi } from 'vitest'
 import type { Lease } from '../../lease/lease.ts'
-import { columnsOf, HeldRows } from './held-rows.ts'
+import { type HeldRow, HeldRows } from './held-rows.ts'
 import type { FromHeartbeat } from './messages.ts'
-import { createRenewal } from './renewal.ts'
+import { createRenewal, type RenewalOptions } from './renewal.ts'
 
-it('a bucket that cannot be reached loses its own leases, and no other bucket does', async () => {
+/** The store of a table whose rows are called after their node, and one to a node. */
+const NAMED_BY_NODE: Omit<RenewalOptions['store'], 'renew'> = {
+  leaseAt: (address, token) => ({ id: address, owner: 'w', token, until: new Date(0), bucket: undefined }),
+  byNode: (leases) => new Map(leases.map((lease) => [lease.id, [lease]])),
+}
+
+function take(held: HeldRows, address: string, trustedUntil: number): HeldRow {
+  return held.take({ address, token: 1n, claimedAt: 0, trustedUntil })
+}
+
+it('a node that cannot be reached costs the leases of its own rows, and no others', async () => {
   let now = 0
   const held = new HeldRows()
-  const rows = [0, 1, 2].map((bucket) => ({
-    ...held.take(1_000),
-    id: '5',
-    token: 1n,
-    bucket,
-    claimedAt: 0,
-  }))
+  const rows = ['away', 'b', 'c'].map((node) => take(held, node, 1_000))
   const sent: FromHeartbeat[] = []
   let stopped = (): void => undefined
   const isLost = new Promise<void>((resolve) => {
@@ -29,15 +33,14 @@ it('a bucket that cannot be reached loses its own leases, and no other bucket do
       if (message.type === 'lost') stopped()
     },
     store: {
-      owner: 'worker',
+      ...NAMED_BY_NODE,
       renew: async (leases: readonly Lease[]) => {
-        // The bucket that fails comes before the others.
-        if (leases.some(({ bucket }) => bucket === 0)) throw new Error('the shard is away')
+        // The node that fails comes before the others.
+        if (leases.some(({ id }) => id === 'away')) throw new Error('the node is away')
         return Promise.resolve({ renewed: leases, busy: [], lost: [], trustedUntil: 5_000 })
       },
     },
   })
-  renewal.hold(columnsOf(rows))
   renewal.loop.start()
   await isLost
   await renewal.loop.stop()
@@ -46,10 +49,12 @@ it('a bucket that cannot be reached loses its own leases, and no other bucket do
   expect(sent.filter(({ type }) => type === 'lost')).toHaveLength(1)
 })
 
-it('RULE-020-010, RULE-020-051: a row is renewed until it was held for `maxLeases` leases, and not after that', async () => {
+it('RULE-020-010, RULE-020-051: rows are renewed until they were held for `maxLeases` leases, and not after that', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'Date'], now: 0 })
   try {
     const held = new HeldRows()
+    // The second one does not fit into the shared memory.
+    const addresses = ['5', '6'.repeat(200)]
     const [leaseMs, heartbeatMs, maxLeases] = [1_000, 100, 3]
     const renewals: { readonly at: number; readonly until: number }[] = []
     const renewal = createRenewal({
@@ -59,14 +64,19 @@ it('RULE-020-010, RULE-020-051: a row is renewed until it was held for `maxLease
       clock: { monotonicNow: () => Date.now() },
       send: () => undefined,
       store: {
-        owner: 'worker',
+        ...NAMED_BY_NODE,
+        byNode: (leases) => new Map([['', leases]]),
         renew: async (leases: readonly Lease[], ms: number) => {
+          expect(leases.map(({ id }) => id)).toEqual(addresses)
           renewals.push({ at: Date.now(), until: Date.now() + ms })
           return Promise.resolve({ renewed: leases, busy: [], lost: [], trustedUntil: Date.now() + ms })
         },
       },
     })
-    renewal.hold(columnsOf([{ ...held.take(leaseMs), id: '5', token: 1n, bucket: 0, claimedAt: 0 }]))
+    for (const address of addresses) {
+      const row = take(held, address, leaseMs)
+      if (held.isTooLong(row)) renewal.hold(row, address)
+    }
     renewal.loop.start()
     await vi.advanceTimersByTimeAsync(10 * leaseMs)
     await renewal.loop.stop()
