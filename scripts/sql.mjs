@@ -28,7 +28,11 @@ const PURPOSES = [
     'Claims the next due rows from the cursor on; where there are ordering keys, of those without one.',
     'pending pkey',
   ],
-  ['find in order', 'The rows that it would take: to find the one that stops it with a data error.', 'pending'],
+  [
+    'find in order',
+    'The rows that it would take: to find the one that stops it with a data error.',
+    'pending',
+  ],
   [
     'claim by group',
     'Claims from each of the given groups as many rows without an ordering key as it has room for.',
@@ -46,14 +50,14 @@ const PURPOSES = [
     'Claims the rows that the caller names; of an ordering key only the first unfinished one.',
     'pkey keys in_flight',
   ],
-  [
-    'claim suspects',
-    'Claims rows under which two worker processes died.',
-    'suspects arrivals keys in_flight pkey',
-  ],
+  ['claim suspects', 'Claims rows under which two worker processes died.', 'suspects keys in_flight pkey'],
   ['next due', 'In how many milliseconds the next row is due that is not yet.', 'pending suspects arrivals'],
   ['renew', 'Extends the leases that are still ours and alive.', 'pkey'],
-  ['held to renew', 'Which of the leases that were not renewed are still ours: their rows are locked.', 'pkey'],
+  [
+    'held to renew',
+    'Which of the leases that were not renewed are still ours: their rows are locked.',
+    'pkey',
+  ],
   ['release', 'Gives rows back as they were.', 'pkey'],
   ['held', 'Which of the leases that were not ended are still ours: their rows are locked.', 'pkey'],
   [

@@ -329,7 +329,7 @@ describe('a table that does not fit its declaration', () => {
        create index on app.payments (id) where lease_owner is not null`,
       { attempts: { column: false, error: false } },
       [
-        'no index serves the scan for suspects',
+        'no index serves the search for suspects',
         `CREATE INDEX CONCURRENTLY payments_suspects ON app.payments (created_at, id) WHERE status in ('pending', 'detected') AND coalesce(expiries, 0) >= 2;`,
       ],
     ],
@@ -361,7 +361,7 @@ describe('a table that does not fit its declaration', () => {
     const indexes = await warningsOf(declared)
     expect(indexes.match(/no index serves [\w ]+/g)).toEqual([
       'no index serves the claim',
-      'no index serves the scan for suspects',
+      'no index serves the search for suspects',
       'no index serves the reaper',
     ])
     await runSuggested(indexes)

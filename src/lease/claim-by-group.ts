@@ -69,7 +69,7 @@ function scanGroups(t: TableSql, $: Parameters, locks = true): string {
     notExcluded(t, $),
   ]
   return `select row.*
-  from unnest(${$('groups', `${t.group?.type ?? 'text'}[]`)}, ${$('rooms', 'int[]')}) as groups (name, room)
+  from unnest((select ${$('groups', `${t.group?.type ?? 'text'}[]`)}), (select ${$('rooms', 'int[]')})) as groups (name, room)
   cross join lateral (
     select ${list([...scannedColumns(t), ...bytesColumn(t)])}
     from ${t.target}
@@ -142,7 +142,7 @@ function walk(t: TableSql, $: Parameters): string {
     $('groups', `${t.group?.type ?? 'text'}[]`),
     $('rooms', 'int[]'),
     $('groupCursors', `${t.orderingKey?.type ?? 'text'}[]`),
-  ]
+  ].map((array) => `(select ${array})`)
   const unfinished = [
     inBucket(t, $, 'o.'),
     `o.${key} is not null`,

@@ -28,7 +28,7 @@ import {
 /** Claims the heads of the given keys: the worker knows of which keys it has settled a row. */
 export function claimNextOfKeys(t: TableSql): ClaimStatements {
   const keys = ($: Parameters): string =>
-    `unnest(${$('keys', `${t.orderingKey?.type ?? 'text'}[]`)}) as wanted (${orderingOf(t).key})`
+    `unnest((select ${$('keys', `${t.orderingKey?.type ?? 'text'}[]`)})) as wanted (${orderingOf(t).key})`
   const $ = parameters()
   const claim = statement(
     t.table,

@@ -52,25 +52,37 @@ export function claimSuspects(t: TableSql): LeaseStatement | undefined {
   ]
   const where = [
     inBucket(t, $, 't.'),
-    t.group === undefined ? '' : `t.${t.group.name} = any (${$('groups', `${t.group.type}[]`)})`,
+    t.group === undefined ? '' : `t.${t.group.name} = groups.name`,
     ...claimableNow(t),
     suspects(t, true),
-    `(${$('alone', 'boolean')} or (${mustBeAlone.join(' or ')}) is not true)`,
+    `((select ${$('alone', 'boolean')}) or (${mustBeAlone.join(' or ')}) is not true)`,
     ...isHead(t, $),
     notExcluded(t, $, 't.'),
   ]
+  const order = list(t.order.map((o) => `t.${o.name}${o.direction === 'desc' ? ' desc' : ''}`))
+  const limit = `limit (select ${$('limit', 'int')})`
+  const scan = `select ${idNames(t, 't.')}
+  from ${t.target} as t
+  where ${and(where, '    ')}
+  order by ${order}
+  ${limit}
+  for update skip locked`
+  const next =
+    t.group === undefined
+      ? scan
+      : `select row.*
+  from unnest((select ${$('groups', `${t.group.type}[]`)})) as groups (name)
+  cross join lateral (
+    ${scan.replaceAll('\n', '\n  ')}
+  ) as row
+  ${limit}`
   return statement(
     t.table,
     'claim suspects',
     $,
     `
 with next as materialized (
-  select ${idNames(t, 't.')}
-  from ${t.target} as t
-  where ${and(where, '    ')}
-  order by ${list(t.order.map((o) => `t.${o.name}${o.direction === 'desc' ? ' desc' : ''}`))}
-  limit (select ${$('limit', 'int')})
-  for update skip locked
+  ${next}
 )
 ${lease(t, $, 'next')}`,
   )

@@ -126,19 +126,29 @@ export class LeaseCycle<Row extends object> {
       ...room,
       rows: room.rows - harvest.rows.length,
       bytes: room.bytes - this.#reader.bytesOf(harvest.rows),
+      groups: room.groups
+        ?.map(({ group, room: most }) => ({
+          group,
+          room: most - harvest.rows.filter(({ row }) => this.#groupOf(row) === group).length,
+        }))
+        .filter((each) => each.room > 0),
     })
     const send = async (due: DueClaim | undefined): Promise<void> => {
       if (due !== undefined) await this.#sendAll([{ batches: [], claims: [{ due, bucket }], harvest }])
     }
     for (const way of scans.ways) {
-      // A walk from key to key that stops on its way is not at its end.
-      do if (left().rows > 0 && left().bytes > 0) await send(scans.scan(way, left(), harvest))
-      while (harvest.rows.length === 0 && scans.hasMore(way) && room.groups !== undefined)
+      let { groups } = left()
+      do {
+        if (left().rows > 0 && left().bytes > 0) await send(scans.scan(way, { ...left(), groups }, harvest))
+        // A walk from key to key that stopped on its way goes on.
+        groups = groups?.filter(({ group }) => scans.isWalking(group))
+      } while (harvest.rows.length === 0 && groups !== undefined && groups.length > 0)
     }
-    if (left().rows > 0 && (room.suspects?.suspects ?? 0) > 0)
+    if (left().rows > 0 && left().bytes > 0 && (room.suspects?.suspects ?? 0) > 0)
       await send(scans.claimSuspects(left(), left().rows, harvest))
     if (harvest.rows.length === 0) await send(scans.askNextDue(room, harvest))
-    const claim = this.#claimed(room, harvest, { sentAt, more: scans.ways.some((way) => scans.hasMore(way)) })
+    const more = harvest.isInterrupted || scans.ways.some((way) => scans.hasMore(way))
+    const claim = this.#claimed(room, harvest, { sentAt, more })
     return { ...claim, claimed: claim.claimed.map(({ lease, row }) => ({ lease, row })) }
   }
 
@@ -153,6 +163,12 @@ export class LeaseCycle<Row extends object> {
     harvest.rows.push(...(await this.#claimNamed(ids, leaseMs, bucket)))
     const claim = this.#claimed({ leaseMs }, harvest, { sentAt, more: false })
     return { ...claim, claimed: claim.claimed.map(({ lease, row }) => ({ lease, row })) }
+  }
+
+  #groupOf(row: Row): string {
+    const { groups = '' } = this.#runner.table
+    // The declaration returns this column with every row.
+    return String(Reflect.get(row, groups))
   }
 
   /** In which buckets this cycle looks for rows. */
@@ -222,6 +238,7 @@ export class LeaseCycle<Row extends object> {
       const isRace = isDeadlock(error) || (isUniqueViolation(error) && this.#races < MAX_RACES)
       if (!isRace && !isDataError(error)) throw error
       this.#races = isRace ? this.#races + 1 : 0
+      harvest.isInterrupted ||= isRace && claims.length > 0
       const failed = (failedStatement(error) ?? 0) - batches.length
       const ended = await this.#batches.send(batches)
       const culprit = claims[failed]
@@ -245,7 +262,7 @@ export class LeaseCycle<Row extends object> {
     if (found.length === 0) throw error
     const ids = found.slice(0, MAX_ROWS_AROUND_CULPRIT).map(([id]) => String(id))
     harvest.rows.push(...(await this.#claimNamed(ids, due.leaseMs, bucket)))
-    harvest.isAroundCulprit = true
+    harvest.isInterrupted = true
   }
 
   async #claimNamed(
@@ -285,9 +302,9 @@ export class LeaseCycle<Row extends object> {
     sentAt: number,
   ): Promise<CycleClaim<Row>> {
     const all = scanned.map((bucket) => this.#scansOf(bucket))
-    const more = harvest.isAroundCulprit || all.some((scans) => scans.more)
+    const more = harvest.isInterrupted || all.some((scans) => scans.more)
     this.#buckets?.answered(scanned, harvest.rows, (bucket) => this.#scansOf(bucket).isDrained)
-    const drained = !harvest.isAroundCulprit && this.#isDrained(all)
+    const drained = !harvest.isInterrupted && this.#isDrained(all)
     if (drained && harvest.rows.length === 0) await this.#askNextDue(room, all, harvest)
     const waits = [...all.map(({ fullScanInMs }) => fullScanInMs), this.#buckets?.nextInMs]
     const nextScanInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))

@@ -4,8 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { grouped, ordered, type Specimen, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
 import type { Lease } from './lease.ts'
-import type { Way } from './statements.ts'
-import { type Claim, type ClaimRequest, type Cursor, type LeaseStore, openLeaseStore } from './store.ts'
+import { type Claim, type ClaimRequest, type ClaimRoom, type LeaseStore, openLeaseStore } from './store.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -20,12 +19,12 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>([
-  { way: 'order', specimen: ordered, column: 'available_at', keyed: false },
-  { way: 'key', specimen: ordered, column: 'available_at', keyed: true },
-  { way: 'group', specimen: grouped, column: 'next_attempt_at', keyed: false },
-  { way: 'group', specimen: grouped, column: 'next_attempt_at', keyed: true },
-])('a claim by $way, with ordering keys: $keyed', ({ way, specimen, column, keyed }) => {
+describe.each<{ which: string; specimen: Specimen; column: string; keyed: boolean }>([
+  { which: 'in order', specimen: ordered, column: 'available_at', keyed: false },
+  { which: 'by ordering key', specimen: ordered, column: 'available_at', keyed: true },
+  { which: 'by group', specimen: grouped, column: 'next_attempt_at', keyed: false },
+  { which: 'by group and ordering key', specimen: grouped, column: 'next_attempt_at', keyed: true },
+])('a claim $which', ({ specimen, column, keyed }) => {
   const { table } = specimen
   const target = `public.${table.name}`
 
@@ -46,9 +45,16 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
 
   async function claim(store: LeaseStore, request: Partial<ClaimRequest> = {}): Promise<Claim<object>> {
     const limit = request.limit ?? 100
-    const groups = table.groups === undefined ? {} : { groups: [{ group: 'a', room: limit }] }
-    return store.claim({ limit, leaseMs: 60_000, way, ...groups, ...request })
+    return store.claim({ limit, leaseMs: 60_000, groups: groupsFor(limit), ...request })
   }
+
+  const roomFor = (rows: number, suspects?: ClaimRoom['suspects']): ClaimRoom => {
+    const bytes = Number.POSITIVE_INFINITY
+    return { rows, bytes, leaseMs: 60_000, groups: groupsFor(rows), suspects }
+  }
+
+  const groupsFor = (limit: number): ClaimRoom['groups'] =>
+    table.groups === undefined ? undefined : [{ group: 'a', room: limit }]
 
   async function expire(): Promise<void> {
     await db.query({
@@ -99,23 +105,27 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
       2,
     )
     await insert([1, 1, 1])
-    const store = await openStore()
+    const cycle = (await openStore()).cycle()
     const innocents = new Set<number>()
-    let cursor: Cursor | undefined
     for (let claims = 0; innocents.size < 3; claims += 1) {
       expect(claims).toBeLessThan(10)
-      const found = await claim(store, { limit: 10, suspects: claims === 0 ? 1 : 0, cursor })
-      for (const id of ids(found)) if (id > 300) innocents.add(id)
-      if (way === 'key') cursor = found.cursor
+      const suspects = claims === 0 ? { suspects: 1, alone: true } : undefined
+      const { claim: found } = await cycle.send({ settlements: [], room: roomFor(10, suspects) })
+      for (const { lease } of found?.claimed ?? [])
+        if (Number(lease.id) > 300) innocents.add(Number(lease.id))
     }
   })
 
-  it('a claim takes no more rows than asked for, a suspect included', async () => {
-    await insert([1], 2)
-    await insert([1, 1, 1])
+  it.each([1, 2, 3])('a claim takes no more rows than asked for, suspects included: %i', async (rows) => {
+    await insert([1, 1, 1, 1], 2)
+    await insert([1, 1, 1, 1])
     const store = await openStore()
-    const first = await claim(store, { limit: 2 })
-    expect([first.claimed.length, first.more]).toEqual([2, true])
+    const first = await claim(store, { limit: rows })
+    expect([first.claimed.length, first.more]).toEqual([rows, true])
+    const room = roomFor(rows, { suspects: 5, alone: true })
+    const { claim: second } = await store.cycle().send({ settlements: [], room })
+    expect(second?.claimed.length).toBeGreaterThan(0)
+    expect(second?.claimed.length).toBeLessThanOrEqual(rows)
   })
 
   it('D10: the first expiry brings a row back at once; the backoff applies from the second on', async () => {
@@ -176,15 +186,15 @@ it('D10: an expiry is counted, also where the outcome retry sets the counter bac
   expect(rows).toEqual([{ attempts: 1, expiries: 2 }])
 })
 
-it('a claim in both ways stays within the limit, the bytes and the one suspect', async () => {
+it('a claim of rows with and without ordering keys stays within the bytes, and takes one suspect', async () => {
   const store = await openLeaseStore(db, ordered.table, { owner: 'worker' })
   await db.query({
     text: `insert into public.ordered_jobs (customer, payload, expiries)
       values ('a', 'xxxxx', 2), (null, 'xxxxx', 2), ('b', 'xxxxx', 0), (null, 'xxxxx', 0), (null, 'xxxxx', 0)`,
   })
   const first = await store.claim({ limit: 10, leaseMs: 60_000, bytes: 15 })
-  expect(first.claimed.map(({ lease }) => lease.id)).toEqual(['1', '3', '4'])
-  expect([first.suspects, first.bytes, first.more]).toEqual([['1'], 15, true])
+  expect(first.claimed.map(({ lease }) => lease.id)).toEqual(['3', '4', '5'])
+  expect([first.suspects, first.bytes]).toEqual([undefined, 15])
   const second = await store.claim({ limit: 10, leaseMs: 60_000, bytes: 10 })
-  expect(second.claimed.map(({ lease }) => lease.id)).toEqual(['2', '5'])
+  expect([second.claimed.map(({ lease }) => lease.id), second.suspects]).toEqual([['1'], ['1']])
 })

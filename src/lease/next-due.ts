@@ -29,7 +29,7 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
   const groups =
     t.group === undefined
       ? ''
-      : `with groups as materialized (select unnest(${$('groups', `${t.group.type}[]`)}) as name)\n`
+      : `with groups as materialized (select unnest((select ${$('groups', `${t.group.type}[]`)})) as name)\n`
   return statement(
     t.table,
     'next due',

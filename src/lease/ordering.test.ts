@@ -3,9 +3,8 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { ordered, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
-import { ClaimCursor } from './claim-cursor.ts'
 import type { Lease } from './lease.ts'
-import { openLeaseStore, type Claim, type LeaseStore } from './store.ts'
+import { type Claim, type ClaimRoom, type CycleClaim, type LeaseStore, openLeaseStore } from './store.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -54,6 +53,53 @@ function leasesOf(claim: Claim<Job>): Lease[] {
   return claim.claimed.map(({ lease }) => lease)
 }
 
+function room(rows: number): ClaimRoom {
+  return { rows, bytes: Number.POSITIVE_INFINITY, ...LEASE }
+}
+
+interface Worker {
+  readonly store: Store
+  /** The next pipeline of a worker: it settles these rows as done, and claims others. */
+  readonly send: (rows: number, finished?: readonly Lease[]) => Promise<CycleClaim<Job>>
+  readonly keysFreed: (leases: readonly Lease[]) => void
+  readonly wake: () => void
+  readonly passTime: (ms: number) => void
+}
+
+/** A pipeline seems to take `pipelineMs`: if that is much, scans from the start are made rarely. */
+async function workerOf({
+  pipelineMs = 0,
+  store,
+}: { pipelineMs?: number; store?: Store } = {}): Promise<Worker> {
+  let now = 0
+  const timed: Database = {
+    ...db,
+    pipeline: async (statements) => {
+      now += pipelineMs
+      return db.pipeline(statements)
+    },
+  }
+  const opened = store ?? (await openStore('worker', timed))
+  const cycle = opened.cycle({ clock: { monotonicNow: () => now } })
+  return {
+    send: async (rows, finished = []) => {
+      const settlements = finished.length === 0 ? [] : [{ outcome: 'done', leases: finished }]
+      const { ended, claim } = await cycle.send({ settlements, room: room(rows) })
+      expect(ended).toEqual(settlements.map(() => answered(finished)))
+      if (claim === undefined) throw new Error('nothing was claimed')
+      return claim
+    },
+    store: opened,
+    keysFreed: (leases) => cycle.keysFreed(leases),
+    wake: () => cycle.wake(),
+    passTime: (ms) => {
+      now += ms
+    },
+  }
+}
+
+const answered = (ended: readonly Lease[]): object => ({ ended, fencedOff: [], busy: [], refused: [] })
+
 beforeAll(async () => subjectOf(db, ordered).create())
 beforeEach(async () => db.query({ text: 'truncate public.ordered_jobs restart identity' }))
 afterAll(async () => db.close())
@@ -73,102 +119,64 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['a 2'])
   })
 
-  it('the statement that settles the head claims the next row of its key', async () => {
+  it('the pipeline that settles the head claims the next row of its key', async () => {
     await insert('a', 'a', 'a', 'b')
-    const store = await openStore()
-    const first = await claim(store)
-    const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 10, ...LEASE })
-    expect(next.ended).toHaveLength(2)
+    const { send } = await workerOf()
+    const first = await send(10)
+    expect(shown(first)).toEqual(['a 1', 'b 4'])
+    const next = await send(10, leasesOf(first))
     expect(shown(next)).toEqual(['a 2'])
-    const last = await store.settleAndClaim({ leases: leasesOf(next) }, { limit: 10, ...LEASE })
-    expect(shown(last)).toEqual(['a 3'])
-  })
-
-  it('a claim can be limited to the next rows of the settled keys', async () => {
-    await insert('a', 'b', 'a')
-    const store = await openStore()
-    const first = await store.claim({ limit: 1, ...LEASE, way: 'key' })
-    expect(shown(first)).toEqual(['a 1'])
-    const request = { limit: 10, ...LEASE, way: 'key', continueOnly: true } as const
-    expect(shown(await store.settleAndClaim({ leases: leasesOf(first) }, request))).toEqual(['a 3'])
-    expect(shown(await claim(store))).toEqual(['b 2'])
+    expect(shown(await send(10, leasesOf(next)))).toEqual(['a 3'])
   })
 
   it('a claim that is told which keys became free finds their next rows before its cursor', async () => {
-    await insert('a', 'b', 'a', 'b', 'a')
-    const store = await openStore()
-    const first = await store.claim({ limit: 2, ...LEASE, way: 'key' })
-    await store.settle('done', leasesOf(first))
-    const fromEnd = { limit: 1, ...LEASE, way: 'key', cursor: ['infinity', '0'] } as const
-    expect(shown(await store.claim(fromEnd))).toEqual([])
-    const freed = leasesOf(first).map(({ id }) => id)
-    const next = await store.claim({ ...fromEnd, freed })
-    expect([shown(next), next.freed]).toEqual([['a 3'], ['4']])
-    // A row of the key names it as well.
-    expect(shown(await store.claim({ ...fromEnd, freed: ['4'] }))).toEqual(['b 4'])
-    // The key of row 3 has a row in flight.
-    expect(shown(await store.claim({ ...fromEnd, freed: ['3', '5', '77'] }))).toEqual([])
-  })
-
-  it('a head that another session has locked does not count as found', async () => {
-    await insert('a', 'b')
-    const store = await openStore()
-    await db.transaction(async (tx) => {
-      await tx.query({ text: 'select from public.ordered_jobs where id = 1 for update' })
-      const { claimed, found } = await store.claim({ limit: 10, ...LEASE, way: 'key' })
-      expect([claimed.length, found]).toEqual([1, 1])
-    })
-  })
-
-  it('a settlement tells which next rows of its keys it had no room for', async () => {
     await insert('a', 'b', 'c', 'a', 'b', 'c')
-    const store = await openStore()
-    const first = await store.claim({ limit: 3, ...LEASE, way: 'key' })
-    const request = { limit: 1, ...LEASE, way: 'key', continueOnly: true } as const
-    const next = await store.settleAndClaim({ leases: leasesOf(first) }, request)
-    expect([shown(next), next.freed]).toEqual([['a 4'], ['5', '6']])
+    const { send, store, keysFreed, passTime } = await workerOf({ pipelineMs: 30 })
+    const first = await send(10)
+    expect(shown(first)).toEqual(['a 1', 'b 2', 'c 3'])
+    passTime(300)
+    await store.settle('done', leasesOf(first).slice(0, 2))
+    // Without that, a scan from the start finds them later.
+    expect(shown(await send(10))).toEqual([])
+    keysFreed(leasesOf(first).slice(0, 2))
+    expect(shown(await send(10))).toEqual(['a 4', 'b 5'])
+  })
+
+  it('next rows for which a settlement had no room are claimed as soon as there is some', async () => {
+    await insert('a', 'b', 'c', 'z', 'a', 'b', 'c', 'z')
+    const { send, passTime } = await workerOf({ pipelineMs: 30 })
+    const first = await send(10)
+    expect(shown(first)).toEqual(['a 1', 'b 2', 'c 3', 'z 4'])
+    passTime(300)
+    const next = await send(1, leasesOf(first).slice(0, 3))
+    const rest = await send(10)
+    expect([shown(next).length, next.more, shown(rest).length, rest.more]).toEqual([1, true, 2, false])
+    expect([...shown(next), ...shown(rest)].toSorted()).toEqual(['a 5', 'b 6', 'c 7'])
   })
 
   it.each([1, 3, 8, 40])('busy keys do not keep out the others, with room for %i rows', async (limit) => {
     const busy = Array.from({ length: limit }, (_, i) => `a${i}`)
     await insert(...busy, 'z')
-    const store = await openStore()
-    let now = 0
-    const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
-    let held = await cursor.claim({ limit, ...LEASE })
+    const { send, passTime } = await workerOf({ pipelineMs: 1 })
+    let held = await send(limit)
     const seen = new Set<string>()
     // Each busy key has another row whenever one of its rows is settled.
     for (let i = 0; !seen.has('z') && i < 100; i += 1) {
       await insert(...busy)
-      held = await cursor.settleAndClaim('key', { leases: leasesOf(held) }, { limit, ...LEASE })
+      held = await send(limit, leasesOf(held))
       for (const text of shown(held)) seen.add(text.split(' ')[0] ?? '')
-      now += 20
+      passTime(20)
     }
     expect([...seen]).toContain('z')
   })
 
-  it('a claim with a settlement takes no more rows than asked for', async () => {
-    await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd')
-    const store = await openStore()
-    const first = await claim(store, 8)
-    const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 3, ...LEASE })
-    expect([next.claimed.length, next.more]).toEqual([3, true])
-    expect(shown(next).length + shown(await claim(store)).length).toBe(4)
-  })
-
-  it('RULE-020-041: rows that another session has locked when they are settled take up room of the claim', async () => {
-    await insert('a', 'b', 'c', 'a', 'b', 'c', 'd')
-    const store = await openStore()
-    const first = await store.claim({ limit: 3, ...LEASE, way: 'key' })
-    expect(shown(first)).toEqual(['a 1', 'b 2', 'c 3'])
-    await db.transaction(async (tx) => {
-      await tx.query({ text: 'select from public.ordered_jobs where id in (1, 2) for update' })
-      const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 3, ...LEASE })
-      expect([shown(next), next.more]).toEqual([['c 6'], true])
-      const none = await store.settleAndClaim({ leases: next.busy }, { limit: 2, ...LEASE })
-      expect([shown(none), none.cursor, none.more]).toEqual([[], undefined, true])
-    })
-    expect(shown(await claim(store))).toEqual(['d 7'])
+  it('a pipeline with a settlement takes no more rows than asked for', async () => {
+    await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd', null, null)
+    const { send } = await workerOf()
+    const first = await send(8)
+    const next = await send(3, leasesOf(first))
+    expect([first.claimed.length, next.claimed.length, next.more]).toEqual([6, 3, true])
+    expect(shown(await send(100))).toHaveLength(1)
   })
 
   it.each(['retry', 'release', 'park'] as const)(
@@ -235,7 +243,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(second)).toEqual(['a 2'])
     expect(shown(await claim(store))).toEqual([])
     // Not 'a 3': the head is the first unfinished row, wherever its id is.
-    const next = await store.settleAndClaim({ leases: leasesOf(second) }, { limit: 5, ...LEASE })
+    const next = await (await workerOf({ store })).send(5, leasesOf(second))
     expect(shown(next)).toEqual(['a 1'])
     await store.settle('done', leasesOf(next))
     expect(shown(await claim(store))).toEqual(['a 3'])
@@ -249,7 +257,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     await change("status = 'PENDING'", 'id = 1')
     expect(shown(await claim(store))).toEqual([])
     expect(await store.claim({ limit: 1, ...LEASE, ids: ['1'] })).toMatchObject({ claimed: [] })
-    const next = await store.settleAndClaim({ leases: leasesOf(second) }, { limit: 5, ...LEASE })
+    const next = await (await workerOf({ store })).send(5, leasesOf(second))
     expect(shown(next)).toEqual(['a 1'])
   })
 
@@ -273,27 +281,26 @@ describe('LIFE-13: rows of an ordering key', () => {
 })
 
 describe('finding the heads of keys', () => {
-  it('a claim starts at the first row for which the last one had no room', async () => {
+  it('a claim continues at the first row for which the last one had no room', async () => {
     await insert('a', 'b', 'c', 'd', 'a', 'b')
-    const store = await openStore()
-    const request = { limit: 2, ...LEASE, way: 'key' } as const
-    const first = await store.claim(request)
-    expect([shown(first), first.cursor?.[1], first.more]).toEqual([['a 1', 'b 2'], '3', true])
+    const { send, store } = await workerOf({ pipelineMs: 30 })
+    // Half of the room is for rows without a key, as long as it is not known that there are none.
+    const first = await send(4)
+    expect([shown(first), first.more]).toEqual([['a 1', 'b 2'], true])
     await store.settle('done', leasesOf(first))
-    const second = await store.claim({ ...request, cursor: first.cursor, limit: 3 })
+    const second = await send(3)
     expect([shown(second), second.more]).toEqual([['c 3', 'd 4', 'a 5'], true])
-    const third = await store.claim({ ...request, cursor: second.cursor })
-    expect([shown(third), third.cursor?.[1], third.more]).toEqual([['b 6'], '6', false])
+    const third = await send(2)
+    expect([shown(third), third.more]).toEqual([['b 6'], false])
   })
 
   it('the next claim continues after a head that another session has locked, with room for one row', async () => {
     await insert('a', 'b', 'c')
-    const cursor = new ClaimCursor(await openStore())
+    const { send } = await workerOf()
     await db.transaction(async (tx) => {
       await tx.query({ text: 'select from public.ordered_jobs where id = 1 for update' })
-      const claims = [await cursor.claim({ limit: 1, ...LEASE }), await cursor.claim({ limit: 1, ...LEASE })]
-      const third = await cursor.claim({ limit: 1, ...LEASE })
-      expect([...claims, third].flatMap(shown)).toContain('b 2')
+      const claims = [await send(1), await send(1), await send(1)]
+      expect(claims.flatMap(shown)).toContain('b 2')
     })
   })
 
@@ -307,7 +314,7 @@ describe('finding the heads of keys', () => {
     // The head of c, 3, committed late: 4 is in flight, and d must be found with room for three rows.
     await insert('d')
     const store = await openStore()
-    expect(shown(await store.claim({ limit: 3, ...LEASE, way: 'key' }))).toEqual(['a 1', 'b 2', 'd 5'])
+    expect(shown(await claim(store, 3))).toEqual(['a 1', 'b 2', 'd 5'])
   })
 
   it('keys whose heads wait for another attempt are not read', async () => {
@@ -315,7 +322,7 @@ describe('finding the heads of keys', () => {
     await insert(...keys)
     await change("available_at = now() + interval '1 hour'", 'id <= 2490')
     const store = await openStore()
-    const found = await store.claim({ limit: 10, ...LEASE, way: 'key' })
+    const found = await claim(store, 20)
     expect([found.claimed.length, found.more]).toEqual([10, false])
   })
 
@@ -326,12 +333,12 @@ describe('finding the heads of keys', () => {
     })
     await insert('z')
     await change("available_at = now() + interval '1 hour'", 'id = 1')
-    let now = 0
-    const cursor = new ClaimCursor(await openStore(), { monotonicNow: () => (now += 1) })
+    const { send, wake, passTime } = await workerOf({ pipelineMs: 1 })
+    let sent = 0
     const claimUntilDrained = async (): Promise<string[]> => {
       const found: string[] = []
-      for (let drained = false; !drained;) {
-        const scan = await cursor.claim({ limit: 5, ...LEASE })
+      for (let drained = false; !drained; sent += 1) {
+        const scan = await send(5)
         found.push(...shown(scan))
         drained = scan.drained
       }
@@ -340,32 +347,31 @@ describe('finding the heads of keys', () => {
     expect(await claimUntilDrained()).toEqual(['z 5002'])
     // What has been read is not read again for each row that arrives.
     await insert('y')
-    cursor.wake()
-    const before = now
+    wake()
+    const before = sent
     expect(await claimUntilDrained()).toEqual(['y 5003'])
-    expect(now - before).toBeLessThan(20)
+    expect(sent - before).toBeLessThan(5)
     // This one is found by the scan from the start, which reads what waits a thousand rows at a time.
     await change("available_at = now() - interval '1 day'", 'id = 1')
-    for (let found: string[] = []; !found.includes('a 1'); now += 1_000) {
-      cursor.wake()
+    for (let found: string[] = []; !found.includes('a 1'); passTime(1_000)) {
+      wake()
       found = await claimUntilDrained()
     }
   })
 
   it('an event of a transaction that began before the last claim and committed after it is found', async () => {
-    const store = await openStore()
-    const cursor = new ClaimCursor(store)
+    const { send } = await workerOf()
     await whileUncommitted('late', async () => {
       await insert('early')
-      expect(shown(await cursor.claim({ limit: 5, ...LEASE }))).toEqual(['early 2'])
+      expect(shown(await send(5))).toEqual(['early 2'])
     })
-    for (let found: string[] = []; !found.includes('late 1');)
-      found = shown(await cursor.claim({ limit: 5, ...LEASE }))
+    expect(shown(await send(5))).toEqual(['late 1'])
   })
 })
 
-it('LIFE-13 LIFE-16: a claim that raced another for a key is repeated, and takes no second row of it', async () => {
-  const [first, second] = [await openStore('first'), await openStore('second')]
+it('LIFE-13 LIFE-16: a claim that lost a race for a key takes no second row of it, and is repeated', async () => {
+  const first = await openStore('first')
+  const { send } = await workerOf({ pipelineMs: 30 })
   await insert('a')
   // Seen as the head by the second claim, which waits for the first's transaction at the unique index.
   const holder = new Client({ connectionString: url })
@@ -376,7 +382,7 @@ it('LIFE-13 LIFE-16: a claim that raced another for a key is repeated, and takes
       "insert into public.ordered_jobs (customer, status, owner, until) values ('b', 'CLAIMED', 'x', now() + interval '1 hour')",
     )
     await insert('b')
-    const waiting = second.claim({ limit: 5, ...LEASE, way: 'key' })
+    const waiting = send(5)
     for (let isWaiting = false; !isWaiting;) {
       const { rows } = await db.query({
         text: "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
@@ -384,7 +390,8 @@ it('LIFE-13 LIFE-16: a claim that raced another for a key is repeated, and takes
       isWaiting = rows.length > 0
     }
     await holder.query('commit')
-    expect(shown(await waiting)).toEqual(['a 1'])
+    expect(await waiting).toMatchObject({ claimed: [], more: true, drained: false })
+    expect(shown(await send(5))).toEqual(['a 1'])
     expect(shown(await claim(first))).toEqual([])
   } finally {
     await holder.end()
@@ -403,7 +410,7 @@ it('LIFE-13 LIFE-16: many workers at once keep every key in order and leave no r
   const wrong: string[] = []
   let done = 0
   let random = 7
-  const next = (): number => (random = (random * 1_103_515_245 + 12_345) % 2_147_483_648) / 2_147_483_648
+  const draw = (): number => (random = (random * 1_103_515_245 + 12_345) % 2_147_483_648) / 2_147_483_648
 
   function took({ row }: Claim<Job>['claimed'][number]): void {
     const key = row.customer ?? ''
@@ -415,11 +422,12 @@ it('LIFE-13 LIFE-16: many workers at once keep every key in order and leave no r
   async function work(owner: string): Promise<void> {
     const own = openDatabase({ url, maxConnections: 1 })
     const store = await openStore(owner, own)
+    const cycle = store.cycle()
     try {
       const held = [...(await claim(store, 5)).claimed]
       held.forEach(took)
       while (done < KEYS * ROWS && wrong.length === 0) {
-        const [outcome, count] = [next(), 1 + Math.floor(next() * 5)]
+        const [outcome, count] = [draw(), 1 + Math.floor(draw() * 5)]
         const ending = held.splice(0, count)
         for (const { row } of ending) {
           inFlight.delete(row.customer ?? '')
@@ -427,11 +435,12 @@ it('LIFE-13 LIFE-16: many workers at once keep every key in order and leave no r
         }
         let busy: readonly Lease[] = ending.map(({ lease }) => lease)
         if (outcome >= 0.4 && outcome < 0.8) {
-          const answer = await store.settleAndClaim({ leases: busy }, { limit: 6, ...LEASE })
-          done += answer.ended.length
-          answer.claimed.forEach(took)
-          held.push(...answer.claimed)
-          busy = answer.busy
+          const settlements = [{ outcome: 'done', leases: busy }]
+          const { ended, claim: next } = await cycle.send({ settlements, room: room(6) })
+          done += ended[0]?.ended.length ?? 0
+          next?.claimed.forEach(took)
+          held.push(...(next?.claimed ?? []))
+          busy = ended[0]?.busy ?? []
         }
         // A claim that came too late for a row has it locked until the claim is over.
         while (busy.length > 0) {
@@ -443,7 +452,7 @@ it('LIFE-13 LIFE-16: many workers at once keep every key in order and leave no r
           if (outcome < 0.8) done += answer.ended.length
           busy = answer.busy
         }
-        const more = await claim(store, 1 + Math.floor(next() * 20))
+        const more = await claim(store, 1 + Math.floor(draw() * 20))
         more.claimed.forEach(took)
         held.push(...more.claimed)
       }

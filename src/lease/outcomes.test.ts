@@ -181,17 +181,6 @@ describe.each([
   })
 })
 
-it('a success that asks something of the row is settled by itself, and then the next row is claimed', async () => {
-  const table = declare(true, {
-    done: { set: { state: "'shut'" }, when: "state = 'open'", otherwise: 'skipped' },
-  })
-  const store = await openLeaseStore(db, table, { owner: 'worker' })
-  expect(store.canSettleAndClaim).toBe(false)
-  await expect(store.settleAndClaim({ leases: [] }, { limit: 1, ...LEASE })).rejects.toThrow(
-    'cannot settle and claim',
-  )
-})
-
 describe('what the kernel writes of a failed attempt', () => {
   /** As in examples/worker.ts; nothing says what a retry writes. */
   const emails = leaseTable({

@@ -85,12 +85,12 @@ export interface Harvest<Row> {
   /** The only suspect is one that has to run alone, as far as is known. */
   alone: boolean
   dueInMs: number | undefined
-  /** A row stopped a claim, and there may be more beside it. */
-  isAroundCulprit: boolean
+  /** A claim was stopped by a row or has lost a race: there may be more. */
+  isInterrupted: boolean
 }
 
 export function emptyHarvest<Row>(): Harvest<Row> {
-  return { rows: [], suspects: [], alone: false, dueInMs: undefined, isAroundCulprit: false }
+  return { rows: [], suspects: [], alone: false, dueInMs: undefined, isInterrupted: false }
 }
 
 /** A claim that is due, to be sent together with others. */
@@ -134,7 +134,14 @@ interface Start {
 }
 
 /** The walk of a group's ordering keys that has not come to the last key. */
-type Walks = Map<string, string>
+interface Walk {
+  /** Where it goes on. */
+  readonly next: string
+  /** It has found rows to claim. */
+  readonly found: boolean
+  /** When the first of the heads that it has passed is due. */
+  readonly dueAt: number
+}
 
 export class Scans<Row extends object> {
   readonly #runner: StatementRunner
@@ -144,7 +151,7 @@ export class Scans<Row extends object> {
   readonly #excluded: ExcludedRows
   readonly #ways: ReadonlyMap<Way, WayState>
   readonly #continued = new Set<string>()
-  readonly #walks: Walks = new Map()
+  readonly #walks = new Map<string, Walk>()
   #turn = 0
   #lastWay: Way | undefined
   /** Where suspects are claimed by a pipeline of their own: the last one was. */
@@ -195,6 +202,11 @@ export class Scans<Row extends object> {
 
   hasMore(way: Way): boolean {
     return this.#ways.get(way)?.more === true
+  }
+
+  /** The walk of this group has stopped before the last key. */
+  isWalking(group: string): boolean {
+    return this.#walks.has(group)
   }
 
   /** How many keys can continue. */
@@ -398,7 +410,7 @@ export class Scans<Row extends object> {
       ...this.#scanValues(room),
       groups: names,
       rooms: groups.map((each) => each.room),
-      groupCursors: names.map((name) => before.get(name) ?? lowest),
+      groupCursors: names.map((name) => before.get(name)?.next ?? lowest),
       steps: Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, names.length))),
     }
     return this.#dueScan(way, values, (rows) => {
@@ -414,18 +426,33 @@ export class Scans<Row extends object> {
   /** Where the walk of each group has stopped. True: there may be more, after that or before where it began. */
   #rememberWalks(
     rows: readonly AnswerRow[],
-    before: ReadonlyMap<string, string | undefined>,
+    before: ReadonlyMap<string, Walk | undefined>,
     harvest: Harvest<Row>,
   ): boolean {
     const at = this.#reader.end + (this.#isSized ? 1 : 0) + 1
+    const groupOf = (values: AnswerRow): string => String(values[at])
+    const found = new Set(rows.filter(([token]) => token !== null).map(groupOf))
+    const now = this.#now()
     let more = false
     for (const values of rows) {
-      const [name, stoppedAt, dueInMs] = values.slice(at, at + 3)
-      const group = String(name)
-      if (typeof stoppedAt === 'string') this.#walks.set(group, successor(this.#runner, stoppedAt))
-      else this.#walks.delete(group)
-      more ||= typeof stoppedAt === 'string' || before.get(group) !== undefined
-      if (typeof dueInMs === 'number') harvest.dueInMs = Math.min(dueInMs, harvest.dueInMs ?? Infinity)
+      const group = groupOf(values)
+      const [stoppedAt, dueInMs] = values.slice(at + 1, at + 3)
+      const earlier = before.get(group)
+      const hasFound = found.has(group) || earlier?.found === true
+      const dueAt = Math.min(
+        typeof dueInMs === 'number' ? now + dueInMs : Number.POSITIVE_INFINITY,
+        earlier?.dueAt ?? Number.POSITIVE_INFINITY,
+      )
+      if (typeof stoppedAt === 'string') {
+        this.#walks.set(group, { next: successor(this.#runner, stoppedAt), found: hasFound, dueAt })
+        more = true
+        continue
+      }
+      this.#walks.delete(group)
+      // Where all walks from the first key to the last found nothing, there is nothing.
+      more ||= earlier !== undefined && hasFound
+      if (dueAt < Number.POSITIVE_INFINITY)
+        harvest.dueInMs = Math.min(Math.max(0, dueAt - now), harvest.dueInMs ?? Infinity)
     }
     return more
   }
@@ -446,7 +473,10 @@ export class Scans<Row extends object> {
         const isDrained = !state.more && wakes === this.#wakes
         if (tellsEnd) state.drainedUntil = isDrained ? this.#now() + RECHECK_MS : Number.NEGATIVE_INFINITY
       },
-      () => (state.isFullScanUnderWay = false),
+      () => {
+        if (state.isFullScanUnderWay) state.nextFullScan = Number.NEGATIVE_INFINITY
+        state.isFullScanUnderWay = false
+      },
     )
   }
 

@@ -6,7 +6,8 @@
  * - What must match row by row is compared by `((…) in (select …)) is true`. With `is true` it stays a hashed subplan,
  *   one probe a row; as a join it can become a nested loop, 100 million comparisons for a batch of 10,000.
  * - The limit of a scan is `(select $n)`: a bare `limit $n` is a known number in a custom plan and a tenth of the table in
- *   a generic one.
+ *   a generic one. So is an array that is unnested: one of one element would make a custom plan look cheaper, and every
+ *   call be planned.
  *
  * `now()` is the start of the transaction. In a transaction of the caller's it is early, so that a lease is at worst too
  * short and an expired lease at worst not seen yet.

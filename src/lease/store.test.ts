@@ -7,7 +7,7 @@ import { quoteQualified } from '../postgres/identifiers.ts'
 import { rowId, type Lease } from './lease.ts'
 import { inspectTable } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
-import { openLeaseStore, type LeaseStore } from './store.ts'
+import { type ClaimRoom, openLeaseStore, type LeaseStore } from './store.ts'
 import { leaseTable } from './declaration.ts'
 
 const { url } = useDatabase()
@@ -27,6 +27,10 @@ async function openStore(owner = 'worker', on: Database = db): Promise<LeaseStor
 
 async function claimed(store: LeaseStore<EventRow>, limit: number): Promise<Lease[]> {
   return (await store.claim({ limit, ...LEASE })).claimed.map(({ lease }) => lease)
+}
+
+function room(rows: number): ClaimRoom {
+  return { rows, bytes: Number.POSITIVE_INFINITY, ...LEASE }
 }
 
 beforeAll(async () => subject.create())
@@ -69,6 +73,23 @@ describe('one statement is one round trip', () => {
     expect(await roundTrips(async () => store.reap())).toBe(1)
   })
 
+  it('a worker settles rows with several outcomes and claims the next ones in one round trip', async () => {
+    await subject.insert(300)
+    const store = await openStore('worker', counted)
+    const leases = await claimed(store, 200)
+    const cycle = store.cycle()
+    const retries = leases.slice(100)
+    const settlements = [
+      { outcome: 'done', leases: leases.slice(0, 100) },
+      { outcome: 'retry', leases: retries, args: retries.map(() => ({ error: 'no', delay_ms: 3_600_000 })) },
+    ]
+    const sent = await roundTrips(async () => {
+      const { ended, claim } = await cycle.send({ settlements, room: room(100) })
+      expect([ended.map((each) => each.ended.length), claim?.claimed.length]).toEqual([[100, 100], 100])
+    })
+    expect(sent).toBe(1)
+  })
+
   it('an empty batch takes no round trip', async () => {
     const store = await openStore('worker', counted)
     const sent = await roundTrips(async () => {
@@ -80,76 +101,53 @@ describe('one statement is one round trip', () => {
   })
 })
 
-it('settle and claim ends one batch and takes the next, and says what was fenced off', async () => {
+it('a pipeline ends one batch and takes the next, and says what was fenced off', async () => {
   await subject.insert(6)
   const store = await openStore()
+  const cycle = store.cycle()
   const first = await claimed(store, 3)
   const [early] = first
   await store.settle('done', early === undefined ? [] : [early])
-  const next = await store.settleAndClaim({ leases: first }, { limit: 3, ...LEASE })
-  expect(next.ended).toEqual(first.slice(1))
-  expect(next.fencedOff).toEqual([early])
-  const second = next.claimed.map(({ lease }) => lease)
-  const last = await store.settleAndClaim({ leases: second }, { limit: 5, ...LEASE, cursor: next.cursor })
-  expect(last.ended).toEqual(second)
-  expect(last.claimed).toHaveLength(1)
-  const none = await store.settleAndClaim(
-    { leases: last.claimed.map(({ lease }) => lease) },
-    { limit: 5, ...LEASE },
-  )
-  expect([none.ended.length, none.claimed, none.more]).toEqual([1, [], false])
+  const next = await cycle.send({ settlements: [{ outcome: 'done', leases: first }], room: room(3) })
+  expect(next.ended).toEqual([{ ended: first.slice(1), fencedOff: [early], busy: [], refused: [] }])
+  const second = next.claim?.claimed.map(({ lease }) => lease) ?? []
+  expect(second).toHaveLength(3)
+  const last = await cycle.send({ settlements: [{ outcome: 'done', leases: second }], room: room(5) })
+  expect(last).toMatchObject({ ended: [{ ended: second }], claim: { claimed: [], more: false } })
   const { rows } = await db.query({ text: "select from public.events where status = 'PUBLISHED'" })
   expect(rows).toHaveLength(6)
 })
 
-it('settle and claim reports a row that another session has locked as busy, and claims all the same', async () => {
+it('a pipeline reports a row that another session has locked as busy, and claims all the same', async () => {
   await subject.insert(3)
   const store = await openStore()
   const leases = await claimed(store, 2)
   await db.transaction(async (tx) => {
     await tx.query({ text: 'select from public.events where id = $1 for update', values: [leases[0]?.id] })
-    const answer = await store.settleAndClaim({ leases }, { limit: 5, ...LEASE })
-    expect(answer.busy).toEqual([leases[0]])
-    expect(answer.ended).toEqual([leases[1]])
-    expect(answer.fencedOff).toEqual([])
-    expect(answer.claimed).toHaveLength(1)
+    const settlements = [{ outcome: 'done', leases }]
+    const { ended, claim } = await store.cycle().send({ settlements, room: room(5) })
+    expect(ended).toEqual([{ ended: [leases[1]], busy: [leases[0]], fencedOff: [], refused: [] }])
+    expect(claim?.claimed).toHaveLength(1)
   })
 })
 
-it('settle and claim says that the second settlement of a locked row got no answer, and keeps what it claimed', async () => {
+it('a pipeline keeps what it settled and claimed if the connection breaks before it is known which rows are locked', async () => {
   await subject.insert(3)
   const proxy = await startProxy(url)
   const fragile = openDatabase({ url: proxy.url, maxConnections: 1 })
   const store = await openStore('worker', fragile)
   const leases = await claimed(store, 2)
-  proxy.cutAt('leasehold:settle done')
+  proxy.cutAt('leasehold:held')
   await db.transaction(async (tx) => {
     await tx.query({ text: 'select from public.events where id = $1 for update', values: [leases[0]?.id] })
-    const answer = await store.settleAndClaim({ leases }, { limit: 5, ...LEASE })
-    expect(answer.busy).toEqual([leases[0]])
-    expect(answer.unanswered).toMatchObject({ leases: [leases[0]], error: { code: 'DATABASE_UNAVAILABLE' } })
-    expect(answer.claimed).toHaveLength(1)
+    const settlements = [{ outcome: 'done', leases }]
+    const { ended, claim } = await store.cycle().send({ settlements, room: room(5) })
+    const unanswered = { leases: [leases[0]], error: { code: 'DATABASE_UNAVAILABLE' } }
+    expect(ended).toMatchObject([{ ended: [leases[1]], busy: [leases[0]], fencedOff: [], unanswered }])
+    expect(claim?.claimed).toHaveLength(1)
   })
   await fragile.close()
   await proxy.close()
-})
-
-it('RULE-020-041: settle and claim leaves the room of rows that another session has locked to them', async () => {
-  await subject.insert(9)
-  const store = await openStore()
-  const leases = await claimed(store, 4)
-  await db.transaction(async (tx) => {
-    await tx.query({
-      text: 'select from public.events where id = any ($1) for update',
-      values: [leases.slice(0, 3).map(({ id }) => id)],
-    })
-    const answer = await store.settleAndClaim({ leases }, { limit: 4, ...LEASE })
-    expect(answer.busy).toEqual(leases.slice(0, 3))
-    expect([answer.claimed.length, answer.more]).toEqual([1, true])
-    const none = await store.settleAndClaim({ leases: answer.busy }, { limit: 3, ...LEASE })
-    expect(none.busy).toEqual(answer.busy)
-    expect([none.claimed.length, none.more]).toEqual([0, true])
-  })
 })
 
 it('a release with a delay makes the row wait, and a plain one does not', async () => {
@@ -272,7 +270,7 @@ it('RULE-020-001: a leased row is not claimed, even where the declaration forgot
   expect((await b.claim({ limit: 1, ...LEASE })).claimed).toEqual([])
 })
 
-it('settle and claim settles a row whose lease is over and does not claim it', async () => {
+it('a pipeline settles a row whose lease is over and does not claim it', async () => {
   await subjectOf(db, chunks).create()
   await subjectOf(db, chunks).insert(3)
   const store = await openLeaseStore(db, chunks.table, { owner: 'worker', bucket: 3 })
@@ -280,10 +278,12 @@ it('settle and claim settles a row whose lease is over and does not claim it', a
   await db.query({
     text: "update public.chunks set until = now() - interval '1 second' where until is not null",
   })
-  const answer = await store.settleAndClaim({ leases }, { limit: 3, ...LEASE })
-  expect(answer.ended).toEqual(leases)
-  expect(answer.claimed).toHaveLength(1)
-  expect(leases.map(({ id }) => id)).not.toContain(answer.claimed[0]?.lease.id)
+  const { ended, claim } = await store
+    .cycle()
+    .send({ settlements: [{ outcome: 'done', leases }], room: room(3) })
+  expect(ended).toMatchObject([{ ended: leases }])
+  expect(claim?.claimed).toHaveLength(1)
+  expect(leases.map(({ id }) => id)).not.toContain(claim?.claimed[0]?.lease.id)
 })
 
 it('a lease that is in a batch twice, together with an older one, settles its row once', async () => {
@@ -356,7 +356,7 @@ it('RULE-020-040: every row lock of every statement skips what is locked', async
   const texts = allStatements(statements).map(({ text }) => text)
   const locks = texts.flatMap((text) => text.match(/\bfor (?:no key )?(?:update|share).*$/gim) ?? [])
   expect(new Set(locks)).toEqual(new Set(['for update skip locked', 'for no key update skip locked']))
-  for (const { claim } of statements.ways.values()) expect(claim.text).toContain('for update skip locked')
+  for (const { claim } of statements.scans.values()) expect(claim.text).toContain('for update skip locked')
 })
 
 it('D7: a chunk is known by its whole id: the same hash in another matrix is not changed', async () => {
@@ -550,9 +550,10 @@ it('rows that a trigger keeps from being claimed do not hide the others', async 
   const store = await openLeaseStore(db, table, { owner: 'worker' })
   const first = (await store.claim({ limit: 3, ...LEASE })).claimed.map(({ lease }) => lease)
   expect(first.map(({ id }) => id)).toEqual(['2', '3'])
-  const next = await store.settleAndClaim({ leases: first }, { limit: 5, ...LEASE })
-  expect(next.ended).toEqual(first)
-  expect(next.claimed.map(({ lease }) => lease.id)).toEqual(['4', '5'])
+  const settlements = [{ outcome: 'done' as const, leases: first }]
+  const { ended, claim: next } = await store.cycle().send({ settlements, room: room(5) })
+  expect(ended).toMatchObject([{ ended: first }])
+  expect(next?.claimed.map(({ lease }) => lease.id)).toEqual(['4', '5'])
   await db.query({ text: "update public.triggered set until = now() - interval '1 second' where id = 4" })
   await store.reap()
   await db.query({ text: 'update public.triggered set owner = null where id = 5' })

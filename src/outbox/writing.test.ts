@@ -299,7 +299,7 @@ describe('LIFE-18: after logical replication to a second server', () => {
     // Changes after the first copy: events that are claimed and published, and new ones.
     await makeEvents(first.db, 3, { type: 'replicated', key: `'r'` })
     const store = await openLeaseStore(first.db, outboxTable(), { owner: 'test' })
-    const { claimed } = await store.claim({ limit: 1, leaseMs: 600_000, way: 'key' })
+    const { claimed } = await store.claim({ limit: 1, leaseMs: 600_000 })
     await store.settle(
       'done',
       claimed.map(({ lease }) => lease),

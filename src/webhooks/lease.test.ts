@@ -65,7 +65,7 @@ describe('a renewal', () => {
     const table = webhookTable()
     const inspection = await inspectTable(db, table)
     if (!('shape' in inspection)) throw new Error('the table is not there')
-    const { text } = leaseStatements(table, inspection.shape).renew
+    const { text } = leaseStatements(table, inspection.shape).renew.change
     const chosen = /ours as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)?.groups?.[
       'query'
     ]

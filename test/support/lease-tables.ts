@@ -207,7 +207,7 @@ export const ordered: Specimen = {
     create index ordered_jobs_pending on public.ordered_jobs (available_at, id)
       where status = 'PENDING' and customer is null and expiries < 2;
     create index ordered_jobs_suspects on public.ordered_jobs (available_at, id)
-      where status = 'PENDING' and customer is null and expiries >= 2;
+      where status = 'PENDING' and expiries >= 2;
     create index ordered_jobs_arrivals on public.ordered_jobs (available_at, id)
       where status = 'PENDING' and customer is not null;
     create index ordered_jobs_keys on public.ordered_jobs (customer, id)
@@ -259,7 +259,7 @@ export const grouped: Specimen = {
     create index grouped_jobs_pending on public.grouped_jobs (endpoint, next_attempt_at, id)
       where status = 'pending' and customer is null and expiries < 2;
     create index grouped_jobs_suspects on public.grouped_jobs (endpoint, next_attempt_at, id)
-      where status = 'pending' and customer is null and expiries >= 2;
+      where status = 'pending' and expiries >= 2;
     create index grouped_jobs_keys on public.grouped_jobs (endpoint, customer, id)
       where status = 'pending' and customer is not null;
     create unique index grouped_jobs_in_flight on public.grouped_jobs (endpoint, customer) where owner is not null`,

@@ -91,7 +91,8 @@ export function sampleValues(table: LeaseTable, bucket = 0): Record<string, unkn
     ...(table.id.length === 1 ? { id1: keys, excluded1: [] } : { id1: keys, id2: keys }),
     cursor1: table.order[0]?.column === 'due' ? '1' : '-infinity',
     cursor2: table.name === 'payments' ? '00000000-0000-4000-8000-000000000000' : '-9223372036854775808',
-    keys: BATCH.map((n) => `key ${n}`),
+    // Those that wait, also in a small table.
+    keys: BATCH.map((n) => `key ${1_200 + 2 * Number(n)}`),
     groups,
     rooms: groups.map(() => 10),
     groupCursors: groups.map(() => ''),
