@@ -102,7 +102,9 @@ export class LeaseCycle<Row extends object> {
   async send({ settlements, room }: CycleRequest): Promise<CycleAnswer<Row>> {
     const { clock } = this.#options
     const batches = settlements.flat()
-    this.keysFreed(batches.flatMap(({ asked }) => asked))
+    const settled = batches.flatMap(({ asked }) => asked)
+    // The claims of this pipeline see what it settles. Those of another one do not see it before its end.
+    if (room !== undefined) this.keysFreed(settled)
     const harvest = emptyHarvest<Row>()
     const sentAt = clock.monotonicNow()
     const scanned = room === undefined ? [] : await this.#bucketsToScan()
@@ -112,7 +114,10 @@ export class LeaseCycle<Row extends object> {
     const rows = harvest.rows.length + batches.reduce((sum, { asked }) => sum + asked.length, 0)
     for (const bucket of scanned) this.#scansOf(bucket).took(tookMs, rows)
     const ended = settlements.map((own) => joined(own.map((batch) => answers.get(batch) ?? NOTHING_ENDED)))
-    if (room === undefined) return { ended }
+    if (room === undefined) {
+      this.keysFreed(settled)
+      return { ended }
+    }
     return { ended, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
   }
 

@@ -302,6 +302,8 @@ export class WorkerCycle<Row extends object> {
       if (settling > 0) this.#settlementFailed = false
       if (this.#timing.succeeded()) this.#options.events.emit('databaseBack', { worker: this.#source.worker })
       release()
+      // No claim of this pipeline has continued the keys that it has settled.
+      if (rows === 0 && haveKeys(finished)) this.#timing.claimNow()
       // What was claimed does not wait for what is still to be found out about the batches.
       this.#claimAnswered(due, claim, slots, sent.sentAt)
       for (const [i, batch] of finished.entries()) {
