@@ -51,6 +51,7 @@ const PURPOSES = [
     'pkey keys in_flight',
   ],
   ['claim suspects', 'Claims rows under which two worker processes died.', 'suspects keys in_flight pkey'],
+  ['find suspects', 'The rows that it would take.', 'suspects keys in_flight'],
   ['next due', 'In how many milliseconds the next row is due that is not yet.', 'pending suspects arrivals'],
   ['renew', 'Extends the leases that are still ours and alive.', 'pkey'],
   [

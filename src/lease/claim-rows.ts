@@ -1,4 +1,5 @@
 /** Claims of named rows, and of suspects. As they are sent: `claim-rows.sql` and `claim-suspects.sql` in `docs/sql`. */
+import type { ClaimStatements } from './claim-in-order.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import { SUSPECT_EXPIRIES } from './table.ts'
 import {
@@ -11,6 +12,7 @@ import {
   noneInFlight,
   notExcluded,
   orderingOf,
+  rowIdSql,
   suspects,
   type TableSql,
 } from './table-sql.ts'
@@ -43,11 +45,35 @@ ${lease(t, $, 'taken')}`,
  * `alone`: any one of them. Otherwise those that may run in company: not under which more than two processes died, and not
  * at their last attempt, which a death in company must not cost them.
  */
-export function claimSuspects(t: TableSql): LeaseStatement | undefined {
+export function claimSuspects(t: TableSql): ClaimStatements | undefined {
   if (t.expiries === undefined) return undefined
   const $ = parameters()
+  const claim = statement(
+    t.table,
+    'claim suspects',
+    $,
+    `
+with next as materialized (
+  ${scanSuspects(t, $, t.expiries)}
+)
+${lease(t, $, 'next')}`,
+  )
+  const $find = parameters()
+  const find = statement(
+    t.table,
+    'find suspects',
+    $find,
+    `
+select ${rowIdSql(t)} from (
+  ${scanSuspects(t, $find, t.expiries, false)}
+) as next`,
+  )
+  return { claim, find }
+}
+
+function scanSuspects(t: TableSql, $: Parameters, expiries: string, locks = true): string {
   const mustBeAlone = [
-    `${t.expiries} > ${SUSPECT_EXPIRIES}`,
+    `${expiries} > ${SUSPECT_EXPIRIES}`,
     ...(t.exhausted === undefined ? [] : [t.exhausted]),
   ]
   const where = [
@@ -65,27 +91,14 @@ export function claimSuspects(t: TableSql): LeaseStatement | undefined {
   from ${t.target} as t
   where ${and(where, '    ')}
   order by ${order}
-  ${limit}
-  for update skip locked`
-  const next =
-    t.group === undefined
-      ? scan
-      : `select row.*
+  ${limit}${locks ? '\n  for update skip locked' : ''}`
+  if (t.group === undefined) return scan
+  return `select row.*
   from unnest((select ${$('groups', `${t.group.type}[]`)})) as groups (name)
   cross join lateral (
     ${scan.replaceAll('\n', '\n  ')}
   ) as row
   ${limit}`
-  return statement(
-    t.table,
-    'claim suspects',
-    $,
-    `
-with next as materialized (
-  ${next}
-)
-${lease(t, $, 'next')}`,
-  )
 }
 
 /** Of an ordering key only the first unfinished row may be claimed, whoever asks for another. */

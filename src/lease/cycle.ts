@@ -266,8 +266,12 @@ export class LeaseCycle<Row extends object> {
     const [found = []] = await this.#runner.send([due.find])
     if (found.length === 0) throw error
     const ids = found.slice(0, MAX_ROWS_AROUND_CULPRIT).map(([id]) => String(id))
-    harvest.rows.push(...(await this.#claimNamed(ids, due.leaseMs, bucket)))
+    const claimed = await this.#claimNamed(ids, due.leaseMs, bucket)
+    harvest.rows.push(...claimed)
     harvest.isInterrupted = true
+    if (due.suspects === undefined) return
+    harvest.suspects.push(...claimed.map(({ lease }) => lease.id))
+    harvest.alone = due.suspects.alone
   }
 
   async #claimNamed(

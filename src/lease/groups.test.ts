@@ -149,14 +149,47 @@ describe('ordering keys within groups', () => {
         select 'a', 'key ' || lpad(n::text, 5, '0'), now() + case when n = 2500 then interval '0' else interval '1 hour' end
         from generate_series(1, 2500) as n`,
     })
-    const store = await openStore()
-    const claim = async (): Promise<Claim<Job>> => store.claim({ limit: 10, ...LEASE, ...rooms({ a: 5 }) })
-    const claims = [await claim(), await claim(), await claim()]
-    expect(claims.map(({ claimed }) => claimed.length)).toEqual([0, 0, 1])
-    expect(claims.map(({ more }) => more)).toEqual([true, true, true])
+    const cycle = (await openStore()).cycle()
+    const room = { rows: 10, bytes: Number.POSITIVE_INFINITY, ...LEASE, ...rooms({ a: 5 }) }
+    const claim = async (): Promise<Claim<Job>> => {
+      const { claim: found } = await cycle.send({ settlements: [], room })
+      if (found === undefined) throw new Error('nothing was claimed')
+      return found
+    }
+    /** Claims until one finds something, or nothing more is there. */
+    const walk = async (): Promise<Claim<Job>[]> => {
+      const claims: Claim<Job>[] = []
+      do claims.push(await claim())
+      while (claims.at(-1)?.claimed.length === 0 && claims.at(-1)?.more === true)
+      return claims
+    }
+    const found = await walk()
+    expect(found.at(-1)).toMatchObject({ claimed: { length: 1 }, more: true })
+    // Rows without a key have every other claim.
+    expect(found.length).toBeLessThanOrEqual(6)
     // One more round without a find, and there is nothing to claim at the moment.
-    const rest = [await claim(), await claim(), await claim()]
-    expect(rest.map(({ more }) => more)).toEqual([true, true, false])
+    const rest = await walk()
+    expect([rest.at(-1)?.claimed, rest.length <= 6]).toEqual([[], true])
+    // It stays at that, and the first of all heads says when there is more.
+    await change("next_attempt_at = now() + interval '1 minute'", 'id = 7')
+    const idle = await walk()
+    expect([idle.at(-1)?.claimed, idle.length <= 6]).toEqual([[], true])
+    expect(idle.at(-1)?.dueInMs).toBeLessThanOrEqual(60_000)
+  })
+
+  it('a claim by itself walks past more than 1,000 keys until it finds something', async () => {
+    await db.query({
+      text: `insert into public.grouped_jobs (endpoint, customer, next_attempt_at)
+        select case when n % 3 = 0 then 'b' else 'a' end, 'key ' || lpad(n::text, 5, '0'),
+          now() + case when n = 3499 then interval '0' else interval '1 hour' end
+        from generate_series(1, 3500) as n`,
+    })
+    const store = await openStore()
+    const open = rooms({ a: 5, b: 5 })
+    expect((await store.claim({ limit: 10, ...LEASE, ...open })).claimed).toHaveLength(1)
+    const none = await store.claim({ limit: 10, ...LEASE, ...open })
+    expect([none.claimed, none.more]).toEqual([[], false])
+    expect(none.dueInMs).toBeGreaterThan(3_500_000)
   })
 
   it('D5 WH-FR-004-AC2: an expired head is claimable at once, and none after it', async () => {

@@ -99,6 +99,8 @@ export interface DueClaim {
   readonly leaseMs: number
   /** The ids of the rows it would take, without taking them. */
   readonly find: Statement | undefined
+  /** Its rows are suspects. */
+  readonly suspects?: { readonly alone: boolean }
   /** The statement was carried out. */
   answered(rows: readonly AnswerRow[]): void
   /** It was not. */
@@ -303,8 +305,8 @@ export class Scans<Row extends object> {
     limit: number,
     harvest: Harvest<Row>,
   ): DueClaim | undefined {
-    const statement = this.#runner.statements.claimSuspects
-    if (statement === undefined) return undefined
+    const statements = this.#runner.statements.claimSuspects
+    if (statements === undefined) return undefined
     const { suspects: most = 1, alone = true } = suspects ?? {}
     const takesAny = alone && (most === 1 || this.#hasOnlyLonely)
     // Each may be of the same group.
@@ -316,7 +318,7 @@ export class Scans<Row extends object> {
       groups: groups.map(({ group }) => group),
     }
     this.#suspectsAt = this.#now() + SUSPECTS_EVERY_MS
-    return this.#due(statement, undefined, values, (rows) => {
+    const due = this.#due(statements.claim, statements.find, values, (rows) => {
       const found = this.#reader.read(rows, this.#bucket)
       this.#hasOnlyLonely = found.length === 0 && !takesAny
       if (found.length > 0 || this.#hasOnlyLonely) this.#suspectsAt = Number.NEGATIVE_INFINITY
@@ -324,6 +326,7 @@ export class Scans<Row extends object> {
       harvest.suspects.push(...found.map(({ lease }) => lease.id))
       harvest.alone = takesAny
     })
+    return { ...due, suspects: { alone: takesAny } }
   }
 
   #claimNextOfKeys(count: number, room: ClaimRoom, harvest: Harvest<Row>): DueClaim {

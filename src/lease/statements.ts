@@ -36,7 +36,7 @@ export interface LeaseStatements {
   readonly nextOfKeys: ClaimStatements | undefined
   readonly claimRows: LeaseStatement
   /** Of a table that counts expiries. */
-  readonly claimSuspects: LeaseStatement | undefined
+  readonly claimSuspects: ClaimStatements | undefined
   readonly nextDue: LeaseStatement | undefined
   readonly renew: BatchStatements
   readonly release: BatchStatements
@@ -73,12 +73,13 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
 /** Every statement, for those who check all of them. */
 export function allStatements(statements: LeaseStatements): LeaseStatement[] {
   const { scans, nextOfKeys, reap: reaps, findExpired: finds, settle: outcomes } = statements
-  const claims = [...(nextOfKeys === undefined ? [] : [nextOfKeys]), ...scans.values()]
+  const claims = [nextOfKeys, ...scans.values(), statements.claimSuspects].filter(
+    (each) => each !== undefined,
+  )
   const batches = [...outcomes.values(), statements.release, statements.renew]
   const all = [
     ...claims.flatMap(({ claim, find }) => [claim, find]),
     statements.claimRows,
-    statements.claimSuspects,
     statements.nextDue,
     ...batches.flatMap(({ change, held }) => [change, held]),
     ...Object.values(reaps),

@@ -111,7 +111,7 @@ export const OWN_TABLES: readonly OwnTable[] = [
     table: outboxTable(),
     fill: (rows, bucket = '0') => `insert into leasehold.outbox
         (bucket, event_type, payload, ordering_key, status, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at)
-      select ${bucket}, 'test', '{}', case when n % 2 = 0 then 'key ' || n % 5000 end, s, case when n % 1001 = 0 then 2 else 0 end,
+      select ${bucket}, 'test', '{}', case when n % 2 = 0 then 'key ' || n % 5000 end, s, case when n % 501 = 0 then 2 else 0 end,
         now() - (${rows} - n) * interval '1 millisecond' + case when n % 50 = 49 then interval '1 hour' else interval '0' end,
         case when s = 'CLAIMED' then now() end, case when s = 'CLAIMED' then 'worker' end,
         case when s = 'CLAIMED' then now() + (n % 3 - 1) * interval '1 minute' end, 1,
@@ -124,7 +124,7 @@ export const OWN_TABLES: readonly OwnTable[] = [
     fill: (rows, bucket = '0') => `insert into leasehold.webhook_outbox
         (bucket, endpoint_id, event_type, body, ordering_key, delivery_status, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at)
       select ${bucket}, ('00000000-0000-7000-8000-' || lpad((n / 2 % 50)::text, 12, '0'))::uuid, 'test', '{}', case when n % 2 = 0 then 'key ' || n % 5000 end,
-        case when s = 'leased' then 'pending' else s end, case when n % 1001 = 0 then 2 else 0 end,
+        case when s = 'leased' then 'pending' else s end, case when n % 501 = 0 then 2 else 0 end,
         now() - (${rows} - n) * interval '1 millisecond' + case when n % 50 = 49 then interval '1 hour' else interval '0' end,
         case when s = 'leased' then 'worker' end, case when s = 'leased' then now() + (n % 3 - 1) * interval '1 minute' end, 1,
         case when s = 'delivered' then now() end, case when s = 'failed' then now() end
@@ -135,7 +135,7 @@ export const OWN_TABLES: readonly OwnTable[] = [
     table: jobTable(),
     fill: (rows) => `insert into leasehold.sync_jobs
         (definition, matrix_id, priority, expiries, next_check_at, locked_by, locked_until, completed_at)
-      select 'definition ' || n % 20, 'matrix ' || n, n % 3, case when n % 1001 = 0 then 2 else 0 end,
+      select 'definition ' || n % 20, 'matrix ' || n, n % 3, case when n % 501 = 0 then 2 else 0 end,
         now() + case when n % 50 = 49 then interval '1 hour' else interval '0' end, case when leased then 'worker' end,
         case when leased then now() + (n % 3 - 1) * interval '1 minute' end, case when n <= ${rows} * 0.6 then now() end
       from (select n, n > ${rows} * 0.6 and n % 200 = 1 as leased from generate_series(1, ${rows}) as n) as rows`,
@@ -144,7 +144,7 @@ export const OWN_TABLES: readonly OwnTable[] = [
     table: chunkTable(),
     fill: (rows) => `insert into leasehold.sync_checkpoints
         (matrix_id, chunk_hash, definition, chunk_query, priority, position, expiries, locked_by, locked_until, completed_at, last_synced_at, row_count)
-      select 'matrix ' || n % 100, md5(n::text), 'definition ' || n % 20, '{}', n % 3, n, case when n % 1001 = 0 then 2 else 0 end,
+      select 'matrix ' || n % 100, md5(n::text), 'definition ' || n % 20, '{}', n % 3, n, case when n % 501 = 0 then 2 else 0 end,
         case when leased then 'worker' end, case when leased then now() + (n % 3 - 1) * interval '1 minute' end,
         case when done then now() end, case when done then now() end, case when done then 1 end
       from (select n, n > ${rows} * 0.6 and n % 200 = 1 as leased, n <= ${rows} * 0.6 as done from generate_series(1, ${rows}) as n) as rows`,
