@@ -58,6 +58,9 @@ const SHARE_FOR_OTHERS = 0.25
 /** Suspects are few, so they are looked for this often. */
 const SUSPECTS_EVERY_MS = 100
 
+/** How often an idle worker looks for suspects that nothing has announced. */
+const SUSPECTS_POLL_MS = 30_000
+
 type Cursor = readonly string[]
 
 /** What a claim may take of suspects. */
@@ -193,6 +196,12 @@ export class Scans<Row extends object> {
 
   /** The next rows of these ordering keys may be claimable. */
   continueKeys(keys: Iterable<string>): void {
+    const byKey = this.#ways.get('key')
+    // A walk through a group finds the next rows of its keys.
+    if (this.#hasGroups && byKey !== undefined) {
+      byKey.drainedUntil = Number.NEGATIVE_INFINITY
+      this.#wakes += 1
+    }
     if (this.#runner.statements.nextOfKeys === undefined) return
     for (const key of keys) if (this.#continued.size < MAX_CONTINUED) this.#continued.add(key)
   }
@@ -241,7 +250,9 @@ export class Scans<Row extends object> {
   plan(room: ClaimRoom, harvest: Harvest<Row>): DueClaim[] {
     this.#turn += 1
     const now = this.#now()
-    const isSuspectsTurn = room.suspects !== undefined && now >= this.#suspectsAt && this.#isCountingExpiries
+    // When the next suspect is due is known with that of the next row.
+    const suspectsAt = this.#isDueKnown ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
+    const isSuspectsTurn = room.suspects !== undefined && now >= suspectsAt && this.#isCountingExpiries
     const isSingle = this.#hasGroups || room.rows === 1
     this.#wereSuspectsLast = isSuspectsTurn && isSingle && !this.#wereSuspectsLast
     if (this.#wereSuspectsLast) {

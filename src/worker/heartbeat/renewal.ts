@@ -40,6 +40,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
   let beganAt = clock.monotonicNow()
   /** Rows that the last renewal found locked. */
   let locked: RowToRenew[] = []
+  /** All rows are to be renewed, also those that were just claimed. */
+  let isHastened = false
   /** The nodes on which the last renewal failed. */
   const failing = new Set<string>()
   /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
@@ -71,7 +73,9 @@ export function createRenewal(options: RenewalOptions): Renewal {
   function longHeld(): RowToRenew[] {
     for (const [index, { generation }] of longAddresses)
       if (!held.isHeld({ index, generation })) longAddresses.delete(index)
-    return held.claimedBefore(clock.monotonicNow() - timing.heartbeatMs / 2, ({ index, generation }) => {
+    const moment = isHastened ? Number.POSITIVE_INFINITY : clock.monotonicNow() - timing.heartbeatMs / 2
+    isHastened = false
+    return held.claimedBefore(moment, ({ index, generation }) => {
       const known = longAddresses.get(index)
       return known?.generation === generation ? known.address : undefined
     })
@@ -162,6 +166,7 @@ export function createRenewal(options: RenewalOptions): Renewal {
 
   /** All rows are renewed now. */
   function hasten(): void {
+    isHastened = true
     beganAt = Number.NEGATIVE_INFINITY
     loop.hasten()
   }
