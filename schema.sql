@@ -325,7 +325,7 @@ CREATE INDEX outbox_keys ON leasehold.outbox USING btree (bucket, ordering_key, 
 
 CREATE INDEX outbox_pending ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((status = 'PENDING'::text) AND (ordering_key IS NULL) AND (expiries < 2));
 
-CREATE INDEX outbox_suspects ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((status = 'PENDING'::text) AND (ordering_key IS NULL) AND (expiries >= 2));
+CREATE INDEX outbox_suspects ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((status = 'PENDING'::text) AND (expiries >= 2));
 
 CREATE INDEX sync_checkpoints_leased ON leasehold.sync_checkpoints USING btree (matrix_id, chunk_hash) WHERE (locked_by IS NOT NULL);
 
@@ -361,7 +361,7 @@ CREATE INDEX webhook_outbox_keys ON leasehold.webhook_outbox USING btree (bucket
 
 CREATE INDEX webhook_outbox_pending ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, next_attempt_at, id) WHERE ((delivery_status = 'pending'::text) AND (ordering_key IS NULL) AND (expiries < 2));
 
-CREATE INDEX webhook_outbox_suspects ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, next_attempt_at, id) WHERE ((delivery_status = 'pending'::text) AND (ordering_key IS NULL) AND (expiries >= 2));
+CREATE INDEX webhook_outbox_suspects ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, next_attempt_at, id) WHERE ((delivery_status = 'pending'::text) AND (expiries >= 2));
 
 CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopped_at IS NULL) AND (died_at IS NULL));
 
@@ -2075,7 +2075,7 @@ comment on index leasehold.outbox_keys is 'Events of ordering keys that wait. Th
 
 comment on index leasehold.outbox_pending is 'Events without an ordering key, in the order in which they are claimed.';
 
-comment on index leasehold.outbox_suspects is 'Events without an ordering key whose lease has expired at least twice: a process begins with one such event at a time.';
+comment on index leasehold.outbox_suspects is 'Events whose lease has expired at least twice: a process begins with one such event at a time.';
 
 comment on index leasehold.sync_checkpoints_leased is 'Chunks in flight, for the reaper.';
 
@@ -2115,7 +2115,7 @@ comment on index leasehold.webhook_outbox_keys is 'The head of an ordering key o
 
 comment on index leasehold.webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
 
-comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process begins with one such delivery at a time.';
+comment on index leasehold.webhook_outbox_suspects is 'Deliveries whose lease has expired at least twice: a process begins with one such delivery at a time.';
 
 comment on index leasehold.workers_running is 'The processes that have not ended, for the reaper.';
 

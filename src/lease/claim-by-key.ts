@@ -51,12 +51,16 @@ ${lease(t, $, 'taken', foundIn(t, 'heads'))}`,
 
 /**
  * Claims the heads of the keys to which the next rows belong that have become due, from the cursor on: however many keys
- * wait, and however many rows wait in a key. It also says how many rows it read, and to where.
+ * wait, and however many rows wait in a key. It also says how many rows it read, and to where, and which is the first of
+ * them for whose head there was no room.
  */
 export function claimArrivedKeys(t: TableSql): ClaimStatements {
   const keys = `(select distinct ${orderingOf(t).key} from arrived) as wanted`
   const $ = parameters()
   const places = t.arrival.map((column) => cursorText(column)).join(` || '|' || `)
+  const { id, key } = orderingOf(t)
+  const noRoom = `select ${key} from heads where ${id} > (select ${id} from taken order by ${id} desc limit 1)`
+  const forwards = list(t.arrival.map(({ name }) => name))
   const backwards = list(t.arrival.map(({ name }) => `${name} desc`))
   const names = returned(t).columns.map((_, i) => `c${i + 1}`)
   const claim = statement(
@@ -72,7 +76,9 @@ ${lease(t, $, 'taken', foundIn(t, 'heads')).replaceAll(/^/gm, '  ')}
 )
 select claimed.*, scan.*
 from (
-  select (select count(*)::int from arrived) as read, (select ${places} from arrived order by ${backwards} limit 1) as read_to
+  select (select count(*)::int from arrived) as read,
+    (select ${places} from arrived order by ${backwards} limit 1) as read_to,
+    (select ${places} from arrived where ${key} in (${noRoom}) order by ${forwards} limit 1) as no_room_from
 ) as scan left join claimed on true`,
   )
   const $find = parameters()

@@ -170,11 +170,13 @@ describe('ordering keys within groups', () => {
     // One more round without a find, and there is nothing to claim at the moment.
     const rest = await walk()
     expect([rest.at(-1)?.claimed, rest.length <= 6]).toEqual([[], true])
-    // It stays at that, and the first of all heads says when there is more.
+    // It stays at that, and a claim says when the first head is due.
     await change("next_attempt_at = now() + interval '1 minute'", 'id = 7')
     const idle = await walk()
     expect([idle.at(-1)?.claimed, idle.length <= 6]).toEqual([[], true])
-    expect(idle.at(-1)?.dueInMs).toBeLessThanOrEqual(60_000)
+    expect(Math.min(...idle.map(({ dueInMs = Number.POSITIVE_INFINITY }) => dueInMs))).toBeLessThanOrEqual(
+      60_000,
+    )
   })
 
   it('a claim by itself walks past more than 1,000 keys until it finds something', async () => {

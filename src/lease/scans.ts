@@ -30,8 +30,8 @@ const MAX_FULL_SCAN_PAUSE_MS = 5_000
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
 
-/** What claiming or settling a row costs apart from finding it, roughly; not counted as cost of a scan. */
-const MS_PER_ROW = 0.05
+/** How much the latest pipeline counts in what claiming or settling a row costs, apart from scans from the start. */
+const WEIGHT_OF_LATEST = 0.2
 
 /** A cursor that has come to the end of what is due starts where it was before this time: most transactions are shorter. */
 const OVERLAP_MS = 250
@@ -144,8 +144,6 @@ interface Walk {
   readonly next: string
   /** It has found rows to claim. */
   readonly found: boolean
-  /** When the first of the heads that it has passed is due. */
-  readonly dueAt: number
 }
 
 export class Scans<Row extends object> {
@@ -164,6 +162,8 @@ export class Scans<Row extends object> {
   #suspectsAt = Number.NEGATIVE_INFINITY
   /** The last claim found no suspect that may run in company. */
   #hasOnlyLonely = false
+  /** What a row costs in pipelines without a scan from the start. */
+  #msPerRow = 0
   /** How often something may have become claimable: a claim that began before does not know of it. */
   #wakes = 0
   /** The next due row was asked for, and nothing has changed since. */
@@ -288,10 +288,15 @@ export class Scans<Row extends object> {
   /** The pipeline took so long, and settled and claimed so many rows. */
   took(ms: number, rows: number): void {
     const now = this.#now()
-    for (const state of this.#ways.values()) {
+    const states = [...this.#ways.values()]
+    if (rows > 0 && states.every((state) => !state.isFullScanUnderWay)) {
+      const weight = this.#msPerRow === 0 ? 1 : WEIGHT_OF_LATEST
+      this.#msPerRow += weight * (ms / rows - this.#msPerRow)
+    }
+    for (const state of states) {
       if (!state.isFullScanUnderWay) continue
       state.isFullScanUnderWay = false
-      state.fullScanMs = Math.max(0, ms - rows * MS_PER_ROW)
+      state.fullScanMs = Math.max(0, ms - rows * this.#msPerRow)
       const isUnfinished = !state.more && state.fullScanCursor !== undefined
       const share = isUnfinished ? SHARE_WHEN_DRAINED : SHARE_FOR_FULL_SCANS
       state.nextFullScan = now + Math.min(state.fullScanMs / share, MAX_FULL_SCAN_PAUSE_MS)
@@ -396,10 +401,11 @@ export class Scans<Row extends object> {
       const found = this.#reader.read(claimed, this.#bucket)
       harvest.rows.push(...found)
       const at = this.#reader.end + (this.#isSized ? 1 : 0)
-      const [read = 0, readTo] = rows[0]?.slice(at, at + 2) ?? []
+      const [read = 0, readTo, noRoomFrom] = rows[0]?.slice(at, at + 3) ?? []
       const isWhole = Number(read) < toRead
       const hadRoom = found.length < room.rows && this.#foundIn(claimed) <= found.length
-      const end = hadRoom && typeof readTo === 'string' ? this.#arrivalAt(readTo) : undefined
+      const readOrTakenTo = noRoomFrom ?? readTo
+      const end = typeof readOrTakenTo === 'string' ? this.#arrivalAt(readOrTakenTo) : undefined
       if (start.isFullScan) {
         // One that found rows starts anew: it would go on through the backlog that the cursor has yet to reach.
         const isOver = isWhole || found.length > 0
@@ -446,27 +452,21 @@ export class Scans<Row extends object> {
     const at = this.#reader.end + (this.#isSized ? 1 : 0) + 1
     const groupOf = (values: AnswerRow): string => String(values[at])
     const found = new Set(rows.filter(([token]) => token !== null).map(groupOf))
-    const now = this.#now()
     let more = false
     for (const values of rows) {
       const group = groupOf(values)
       const [stoppedAt, dueInMs] = values.slice(at + 1, at + 3)
       const earlier = before.get(group)
       const hasFound = found.has(group) || earlier?.found === true
-      const dueAt = Math.min(
-        typeof dueInMs === 'number' ? now + dueInMs : Number.POSITIVE_INFINITY,
-        earlier?.dueAt ?? Number.POSITIVE_INFINITY,
-      )
+      if (typeof dueInMs === 'number') harvest.dueInMs = Math.min(dueInMs, harvest.dueInMs ?? Infinity)
       if (typeof stoppedAt === 'string') {
-        this.#walks.set(group, { next: successor(this.#runner, stoppedAt), found: hasFound, dueAt })
+        this.#walks.set(group, { next: successor(this.#runner, stoppedAt), found: hasFound })
         more = true
         continue
       }
       this.#walks.delete(group)
       // Where all walks from the first key to the last found nothing, there is nothing.
       more ||= earlier !== undefined && hasFound
-      if (dueAt < Number.POSITIVE_INFINITY)
-        harvest.dueInMs = Math.min(Math.max(0, dueAt - now), harvest.dueInMs ?? Infinity)
     }
     return more
   }
