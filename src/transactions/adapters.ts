@@ -4,7 +4,7 @@
  * to the user.
  *
  * All statements that pass through here are Leasehold's own. They are written so that every driver can carry them: each
- * value is a string and is cast in the statement (`$1::text`), they contain no question mark, and the columns they return
+ * value is a string or null and is cast in the statement (`$1::text`), they contain no question mark, and the columns they return
  * are single lower-case words, which plugins that rename columns leave alone.
  */
 import { LeaseholdError } from '../errors.ts'
@@ -111,7 +111,7 @@ export function fromPg(client: TextQueryable): AdaptedWriter {
 export function fromQueryable(db: Queryable): AdaptedWriter {
   // JavaScript also counts one parameter for `(text, values = []) => pool.query(text, values)`, so such a function ends
   // up here. `pg` understands this call as well; others ignore the second argument.
-  const query = db.query.bind(db) as (statement: Statement, values: string[]) => PromiseLike<unknown>
+  const query = db.query.bind(db) as (statement: Statement, values: (string | null)[]) => PromiseLike<unknown>
   return adapted(
     db,
     async (text, values) => query({ text, values }, values),
@@ -181,9 +181,9 @@ export function fromKnex(trx: KnexWriter): AdaptedWriter {
   return adapted(
     trx,
     async (text, values) => {
-      const inOrder: string[] = []
+      const inOrder: (string | null)[] = []
       const withMarks = text.replaceAll(PARAMETER, (_, number: string) => {
-        inOrder.push(values[Number(number) - 1] ?? '')
+        inOrder.push(values[Number(number) - 1] ?? null)
         return '?'
       })
       return trx.raw(withMarks, inOrder)
@@ -220,7 +220,7 @@ const PARAMETER = /\$(\d+)/g
 
 function adapted(
   given: unknown,
-  run: (text: string, values: string[]) => PromiseLike<unknown>,
+  run: (text: string, values: (string | null)[]) => PromiseLike<unknown>,
   inTransaction: AdaptedWriter['inTransaction'],
 ): AdaptedWriter {
   return {
@@ -256,12 +256,12 @@ function rowsOf(result: unknown): readonly WriterRow[] {
 }
 
 /** What Drizzle's dialect expects of an SQL object: that it can turn itself into a text and its parameters. */
-function drizzleQuery(text: string, values: readonly string[]): DrizzleQuery {
+function drizzleQuery(text: string, values: readonly (string | null)[]): DrizzleQuery {
   return { getSQL: () => ({ toQuery: () => ({ sql: text, params: values }) }) }
 }
 
-function tagged(sql: DrizzleTag, text: string, values: readonly string[]): DrizzleQuery {
-  const inOrder = [...text.matchAll(PARAMETER)].map((match) => values[Number(match[1]) - 1] ?? '')
+function tagged(sql: DrizzleTag, text: string, values: readonly (string | null)[]): DrizzleQuery {
+  const inOrder = [...text.matchAll(PARAMETER)].map((match) => values[Number(match[1]) - 1] ?? null)
   const strings = text.split(/\$\d+/)
   // What the compiler makes of a template: its parts, and the same parts under `raw`.
   return sql(Object.assign(strings, { raw: strings }), ...inOrder)
