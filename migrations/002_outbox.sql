@@ -362,9 +362,12 @@ language plpgsql set search_path from current
 as $$
 #variable_conflict use_column
 declare
-  -- An id that was generated for an event is in no unique index.
-  written bigint := case when enqueue.event_id is not null then find_event(enqueue.event_id) end;
+  written bigint;
 begin
+  if enqueue.event_id is not null then
+    -- An id that was generated for an event is in no unique index.
+    written := find_event(enqueue.event_id);
+  end if;
   if written is null then
     insert into outbox (event_id, event_type, payload, ordering_key, headers, available_at)
     values (enqueue.event_id, enqueue.event_type, enqueue.payload, enqueue.ordering_key, coalesce(enqueue.headers, '{}'),
@@ -372,8 +375,11 @@ begin
     on conflict (event_id, bucket) where event_id_given do nothing
     returning id into written;
   end if;
-  -- Another transaction has just written an event of this id.
-  return coalesce(written, find_event(enqueue.event_id));
+  if written is null then
+    -- Another transaction has just written an event of this id.
+    written := find_event(enqueue.event_id);
+  end if;
+  return written;
 end
 $$;
 
@@ -397,8 +403,12 @@ as $$
 #variable_conflict use_column
 declare
   answer text;
-  known bigint := case when enqueue_event.event_id is not null then find_event(enqueue_event.event_id::uuid) end;
+  known bigint;
 begin
+  if enqueue_event.event_id is not null then
+    -- An id that was generated for an event is in no unique index.
+    known := find_event(enqueue_event.event_id::uuid);
+  end if;
   if known is null then
     insert into outbox (event_id, event_type, ordering_key, payload, headers, available_at, max_attempts)
     values (enqueue_event.event_id::uuid, enqueue_event.event_type, enqueue_event.ordering_key, enqueue_event.payload::jsonb,
@@ -406,9 +416,11 @@ begin
     on conflict (event_id, bucket) where event_id_given do nothing
     returning concat_ws(' ', id, event_id, 'written') into answer;
   end if;
-  -- Another transaction may just have written an event of this id.
-  return coalesce(answer, concat_ws(' ', coalesce(known, find_event(enqueue_event.event_id::uuid)), enqueue_event.event_id, 'found'))
-    || ' ' || pg_backend_pid();
+  if answer is null then
+    -- Another transaction may just have written an event of this id.
+    answer := coalesce(known, find_event(enqueue_event.event_id::uuid)) || ' ' || enqueue_event.event_id || ' found';
+  end if;
+  return answer || ' ' || pg_backend_pid();
 end
 $$;
 

@@ -178,9 +178,12 @@ as $$
 #variable_conflict use_column
 declare
   answer text;
-  known bigint := find_event(enqueue_event.event_id::uuid);
+  known bigint;
   place constant smallint := bucket_of_event(enqueue_event.ordering_key, enqueue_event.event_id::uuid);
 begin
+  if enqueue_event.event_id is not null then
+    known := find_event(enqueue_event.event_id::uuid);
+  end if;
   if known is null then
     insert into outbox (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts)
     values (place, enqueue_event.event_id::uuid, enqueue_event.event_type, enqueue_event.ordering_key, enqueue_event.payload::jsonb,
@@ -189,9 +192,11 @@ begin
     returning concat_ws(' ', id, event_id, 'written') into answer;
     perform wake('outbox');
   end if;
-  -- Another transaction may just have written an event of this id.
-  return coalesce(answer, concat_ws(' ', coalesce(known, find_event(enqueue_event.event_id::uuid)), enqueue_event.event_id, 'found'))
-    || ' ' || pg_backend_pid();
+  if answer is null then
+    -- Another transaction may just have written an event of this id.
+    answer := coalesce(known, find_event(enqueue_event.event_id::uuid)) || ' ' || enqueue_event.event_id || ' found';
+  end if;
+  return answer || ' ' || pg_backend_pid();
 end
 $$;
 

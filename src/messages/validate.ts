@@ -112,9 +112,15 @@ export async function checkEvents<Own extends object>(
   rules: EventRules,
   checkOwn: CheckOwn<Own>,
 ): Promise<readonly (CheckedEvent & Own)[]> {
-  const checks = await Promise.all(
-    events.map(async (event, i) => checkEvent(event, labelOf(i), rules, checkOwn)),
-  )
+  const check = (event: unknown, i: number, applied?: AppliedPayload): Check<Own> =>
+    checkEvent(event, labelOf(i), rules, checkOwn, applied)
+  // Without schemas there is nothing to wait for: a promise for each event would cost more than its checks.
+  const checks =
+    rules.schemas === undefined
+      ? events.map((event, i) => check(event, i))
+      : await Promise.all(
+          events.map(async (event, i) => check(event, i, await appliedPayload(event, labelOf(i), rules))),
+        )
   const problems = checks.flatMap((check) => check.problems)
   if (problems.length > 0) throw refusal(problems, rules)
   const checked = checks.flatMap(({ event }) => (event === undefined ? [] : [event]))
@@ -127,12 +133,28 @@ interface Check<Own> {
   readonly event?: CheckedEvent & Own
 }
 
-async function checkEvent<Own extends object>(
+/** A payload as its schema returns it, or what the schema found. */
+type AppliedPayload = Awaited<ReturnType<typeof applySchema>>
+
+async function appliedPayload(
+  event: unknown,
+  label: string,
+  { schemas }: EventRules,
+): Promise<AppliedPayload | undefined> {
+  if (typeof event !== 'object' || event === null || schemas === undefined) return undefined
+  // The fields have unknown types.
+  const { type, payload } = event as Readonly<Record<string, unknown>>
+  const schema = typeof type === 'string' ? schemaFor(schemas, type) : undefined
+  return schema === undefined ? undefined : applySchema(schema, payload, `${label}.payload`)
+}
+
+function checkEvent<Own extends object>(
   given: unknown,
   label: string,
   rules: EventRules,
   checkOwn: CheckOwn<Own>,
-): Promise<Check<Own>> {
+  appliedBySchema: AppliedPayload | undefined,
+): Check<Own> {
   if (typeof given !== 'object' || given === null) {
     return {
       problems: [`${label} is ${describeValue(given)}, but must be an object such as { type, payload }`],
@@ -143,15 +165,11 @@ async function checkEvent<Own extends object>(
   const { type, orderingKey, availableAt, eventId } = event
   const own = checkOwn(event, label)
   const headers = event['headers'] ?? {}
-  const schema =
-    typeof type === 'string' && rules.schemas !== undefined ? schemaFor(rules.schemas, type) : undefined
-  const path = `${label}.payload`
-  const applied =
-    schema === undefined ? { payload: event['payload'] } : await applySchema(schema, event['payload'], path)
-  const payload = 'problems' in applied ? undefined : payloadText(applied.payload, path)
+  const applied = appliedBySchema ?? { payload: event['payload'] }
+  const payload = 'problems' in applied ? undefined : payloadText(applied.payload, `${label}.payload`)
   const problems = [
     ...checkType(`${label}.type`, type),
-    ...(schema === undefined && rules.schemas !== undefined ? unknownType(label, type, rules) : []),
+    ...(appliedBySchema === undefined && rules.schemas !== undefined ? unknownType(label, type, rules) : []),
     ...('problems' in applied ? applied.problems : []),
     ...(payload !== undefined && 'problem' in payload ? [payload.problem] : []),
     ...(orderingKey === undefined ? [] : checkOrderingKey(`${label}.orderingKey`, orderingKey)),

@@ -20,6 +20,7 @@ import {
 } from '../../messages/validate.ts'
 import { namesOf, refuseUnknownOptions, unknownNames } from '../../nearest.ts'
 import { transactionOf, writerOf } from '../../transactions/adapters.ts'
+import { nameOf, type Often } from '../../transactions/naming.ts'
 import type { AdaptedWriter, Writer, WriterRow } from '../../transactions/writer.ts'
 import type { NewEvent } from '../event.ts'
 import { enqueueManySql, enqueueOneSql, serializeSql } from './sql.ts'
@@ -27,6 +28,12 @@ import { enqueueManySql, enqueueOneSql, serializeSql } from './sql.ts'
 export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {
   /** An event is dead after this many failed attempts; `null`: never. Default 25. Each event can set its own. */
   readonly maxAttempts?: number | null | undefined
+  /**
+   * Whether the statement that writes one event is prepared, which halves what the server pays for it. Default: where it is
+   * safe, which is on a client of `pg` without a pooler before it, and with postgres.js. `true`: also behind a pooler that
+   * knows prepared statements, on a `Database`, and with Knex. `false`: never.
+   */
+  readonly prepare?: boolean | undefined
 }
 
 export interface Outbox<Payloads extends EventPayloads = AnyPayloads> {
@@ -77,6 +84,7 @@ const OPTION_NAMES = namesOf<OutboxOptions>({
   maxPayloadBytes: true,
   citus: true,
   maxAttempts: true,
+  prepare: true,
 })
 const ENQUEUE_OPTION_NAMES = namesOf<EnqueueOptions>({ serialize: true })
 const FIELD_NAMES = namesOf<NewEvent>({
@@ -109,17 +117,21 @@ export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
 export function createOutbox(options: OutboxOptions = {}): Outbox {
   refuseUnknownOptions('createOutbox', options, OPTION_NAMES)
   const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
-  const { schema, citus, ...checks } = producerRules(
-    'createOutbox',
-    options,
-    checkMaxAttempts('maxAttempts', maxAttempts),
-  )
+  const { schema, citus, ...checks } = producerRules('createOutbox', options, [
+    ...checkMaxAttempts('maxAttempts', maxAttempts),
+    ...checkPrepare(options.prepare),
+  ])
   const rules = { ...checks, target: 'this outbox', verb: 'enqueue' }
   // The texts do not depend on the events: they are built once.
   const statements = {
     enqueueOne: enqueueOneSql(schema),
     enqueueMany: enqueueManySql(schema),
     serialize: serializeSql(schema),
+  }
+  const often: Often = {
+    name: nameOf('enqueue', statements.enqueueOne),
+    prepare: options.prepare,
+    processIdIn: (rows) => Number(wordsOf(rows)[3]),
   }
   const checkOwn: CheckOwn<Pick<CheckedOutboxEvent, 'maxAttempts'>> = (event, label) => {
     const { maxAttempts: own = maxAttempts } = event
@@ -148,7 +160,7 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
     const traced = await withTraceHeaders(checked)
     const [only] = traced
     return only !== undefined && traced.length === 1
-      ? [await writeEvent(writer, statements, only)]
+      ? [await writeEvent(writer, statements, often, only)]
       : writeEvents(writer, statements, traced)
   }
 
@@ -204,6 +216,12 @@ function checkMaxAttempts(path: string, value: unknown): string[] {
   ]
 }
 
+function checkPrepare(value: unknown): string[] {
+  return value === undefined || typeof value === 'boolean'
+    ? []
+    : [`prepare is ${describeValue(value)}, but must be true, false or left out`]
+}
+
 /** Array.isArray does not narrow a readonly array in a union. */
 function isList(given: NewEvent | readonly NewEvent[]): given is readonly NewEvent[] {
   return Array.isArray(given)
@@ -230,10 +248,11 @@ async function serializeKeys(
 async function writeEvent(
   writer: AdaptedWriter,
   statements: Statements,
+  often: Often,
   event: CheckedOutboxEvent,
 ): Promise<Enqueued> {
   const { eventId, type, orderingKey, payload, headers, availableAt, maxAttempts } = event
-  const { rows } = await writer.query(statements.enqueueOne, [
+  const values = [
     eventId ?? null,
     type,
     orderingKey ?? null,
@@ -241,12 +260,16 @@ async function writeEvent(
     JSON.stringify(headers),
     availableAt ?? null,
     maxAttempts === null ? null : String(maxAttempts),
-  ])
-  const answer = rows[0]?.['event']
-  const [id, writtenId, outcome] = typeof answer === 'string' ? answer.split(' ') : []
-  if (id === undefined || writtenId === undefined || (outcome !== 'written' && outcome !== 'found'))
-    throw neitherWrittenNorFound(event)
+  ]
+  const { rows } = await writer.query(statements.enqueueOne, values, often)
+  const [id, writtenId, outcome] = wordsOf(rows)
+  if (id === undefined || writtenId === undefined) throw neitherWrittenNorFound(event)
   return { id, eventId: writtenId, duplicate: outcome === 'found' }
+}
+
+function wordsOf(rows: readonly WriterRow[]): readonly string[] {
+  const answer = rows[0]?.['event']
+  return typeof answer === 'string' ? answer.split(' ') : []
 }
 
 /** Writes the events in one statement, and reports on them in the order in which they were given. */
