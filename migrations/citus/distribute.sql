@@ -28,7 +28,7 @@ as $$
 begin
   raise exception 'the row has no bucket, and the table is distributed by it'
     using errcode = 'not_null_violation',
-      hint = format('Use %1$I.enqueue() or %1$I.send_webhook(), createOutbox({ citus: true }) or createWebhooks({ citus: true }); or name the bucket, which of an ordering key is %1$I.bucket(ordering_key).', current_schema());
+      hint = format('Use %1$I.enqueue() or %1$I.send_webhook(), or enqueue or send of the library; or name the bucket, which of an ordering key is %1$I.bucket(ordering_key).', current_schema());
 end
 $$;
 

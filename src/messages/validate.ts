@@ -29,13 +29,10 @@ export interface ProducerOptions<Schemas = EventSchemas> {
   readonly events?: Schemas | undefined
   /** The largest payload, in bytes of JSON as PostgreSQL prints it. Default and maximum 262,144 (256 KiB). */
   readonly maxPayloadBytes?: number | undefined
-  /** The tables are distributed (`leasehold migrate --citus`): the bucket is computed before a row is written. */
-  readonly citus?: boolean | undefined
 }
 
 export interface ProducerRules {
   readonly schema: string
-  readonly citus: boolean
   readonly schemas: EventSchemas | undefined
   readonly maxPayloadBytes: number
 }
@@ -46,12 +43,7 @@ export function producerRules(
   options: ProducerOptions,
   furtherProblems: readonly string[] = [],
 ): ProducerRules {
-  const {
-    schema = 'leasehold',
-    events: schemas,
-    maxPayloadBytes = MAX_PAYLOAD_BYTES,
-    citus = false,
-  } = options
+  const { schema = 'leasehold', events: schemas, maxPayloadBytes = MAX_PAYLOAD_BYTES } = options
   const problems = [
     ...furtherProblems,
     ...(isWhole(maxPayloadBytes, 1, MAX_PAYLOAD_BYTES)
@@ -62,7 +54,6 @@ export function producerRules(
     ...(typeof schema === 'string' && schema !== ''
       ? []
       : [`schema is ${describeValue(schema)}, but must be the name of a schema`]),
-    ...(typeof citus === 'boolean' ? [] : [`citus is ${describeValue(citus)}, but must be true or false`]),
     ...(typeof schemas === 'object' || schemas === undefined
       ? []
       : [`events is ${describeValue(schemas)}, but must be an object of schemas, one for each type`]),
@@ -70,7 +61,7 @@ export function producerRules(
       isStandardSchema(each) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],
     ),
   ]
-  if (problems.length === 0) return { schema, citus, schemas, maxPayloadBytes }
+  if (problems.length === 0) return { schema, schemas, maxPayloadBytes }
   throw new LeaseholdError('SETTING_INVALID', `The options of ${creator}: ${problems.join('; ')}.`, {
     remedy: 'Correct the options named.',
   })

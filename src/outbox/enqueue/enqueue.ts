@@ -82,7 +82,6 @@ const OPTION_NAMES = namesOf<OutboxOptions>({
   schema: true,
   events: true,
   maxPayloadBytes: true,
-  citus: true,
   maxAttempts: true,
   prepare: true,
 })
@@ -117,7 +116,7 @@ export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
 export function createOutbox(options: OutboxOptions = {}): Outbox {
   refuseUnknownOptions('createOutbox', options, OPTION_NAMES)
   const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
-  const { schema, citus, ...checks } = producerRules('createOutbox', options, [
+  const { schema, ...checks } = producerRules('createOutbox', options, [
     ...checkMaxAttempts('maxAttempts', maxAttempts),
     ...checkPrepare(options.prepare),
   ])
