@@ -166,20 +166,26 @@ comment on trigger settings_changed on settings is 'Running workers follow every
 -- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, suppresses the wake-ups
 -- of that time only. A session that takes the locks of future periods on purpose can suppress those as well, until the
 -- lock table is full. Workers also poll, so a wake-up that is not sent delays rows and loses none.
+create function may_wake(name text) returns boolean
+language sql volatile
+return (pg_catalog.lower(pg_catalog.current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0')) is not true
+  and pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('leasehold wake ' || name,
+    (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 20)::bigint))
+  and pg_catalog.pg_notification_queue_usage() < 0.25;
+
+comment on function may_wake(text) is 'Whether a transaction that calls wake() sends the notification. A function without a SET clause, so that PostgreSQL inlines it.';
+
 create function wake(name text) returns void
 language plpgsql set search_path from current
 as $$
-declare
-  period constant bigint := extract(epoch from clock_timestamp()) * 20;
 begin
-  if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
   -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
   if name in ('sync', 'sync-jobs') then
-    perform notify_workers('leasehold_wake', name);
-    return;
-  end if;
-  if pg_try_advisory_xact_lock(hashtextextended(format('leasehold wake %s %s', name, period), 0)) then
-    perform notify_workers('leasehold_wake', name);
+    if (lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0')) is not true then
+      perform notify_workers('leasehold_wake', name);
+    end if;
+  elsif may_wake(name) then
+    perform pg_notify('leasehold_wake', name);
   end if;
 end
 $$;
@@ -189,3 +195,16 @@ comment on function wake(text) is
 Of several concurrent transactions that call it within 50 ms, only one sends the notification, because PostgreSQL commits transactions with a NOTIFY one after the other.
 A wake-up is only a hint. A transaction that sent none may commit just after the worker has claimed. A worker therefore claims a second time shortly after a wake-up, and it polls in any case.
 SET leasehold.notify = ''off'', for a session, a role or a database, turns wake-ups off.';
+
+create function wake_workers() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if may_wake(tg_argv[0]) then
+    perform pg_notify('leasehold_wake', tg_argv[0]);
+  end if;
+  return null;
+end
+$$;
+
+comment on function wake_workers() is 'Wakes the workers that the trigger names, as wake() does: their table was written to.';

@@ -104,19 +104,7 @@ create table webhook_outbox (
   last_response text,
   history jsonb not null default '[]',
   primary key (bucket, id),
-  -- Unlike triggers, constraints hold for replication and for restored dumps as well.
-  constraint webhook_outbox_once_for_each_endpoint unique (event_id, endpoint_id, bucket),
-  constraint webhook_outbox_status_is_known check (delivery_status in ('pending', 'delivered', 'failed')),
-  constraint webhook_outbox_delivered_at_exactly_when_delivered check ((delivered_at is not null) = (delivery_status = 'delivered')),
-  constraint webhook_outbox_failed_at_exactly_when_failed check ((failed_at is not null) = (delivery_status = 'failed')),
-  constraint webhook_outbox_leased_only_when_pending check (delivery_status = 'pending' or (lease_owner is null and lease_until is null)),
-  constraint webhook_outbox_lease_is_whole check ((lease_owner is null) = (lease_until is null)),
-  constraint webhook_outbox_attempts_in_range check (attempts between 0 and 1000000),
-  constraint webhook_outbox_expiries_in_range check (expiries between 0 and 1000000),
-  constraint webhook_outbox_lease_token_is_not_negative check (lease_token >= 0),
-  constraint webhook_outbox_headers_are_an_object check (jsonb_typeof(headers) = 'object'),
-  constraint webhook_outbox_history_is_an_array check (jsonb_typeof(history) = 'array'),
-  constraint webhook_outbox_bucket_is_served check (bucket between 0 and bucket_count() - 1)
+  constraint webhook_outbox_once_for_each_endpoint unique (event_id, endpoint_id, bucket)
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
@@ -260,130 +248,145 @@ comment on column webhook_attempts.error is 'Why the attempt failed, as a senten
 comment on column webhook_attempts.response is 'The beginning of the response.';
 comment on column webhook_attempts.recorded_at is 'When the attempt was recorded.';
 
--- The WHEN clause decides; the function is only called to refuse.
-create function refuse_webhook_transition() returns trigger
-language plpgsql set search_path from current
-as $$
-begin
-  if new.lease_token < old.lease_token then
-    raise exception 'the lease_token of delivery % never goes down: % cannot follow %', old.id, new.lease_token, old.lease_token
-      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'lease_token',
-        hint = 'Do not write lease_token; a claim raises it by one.';
-  end if;
-  raise exception 'delivery % cannot go from % to %', old.id, old.delivery_status, new.delivery_status
-    using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'delivery_status',
-      detail = 'Legal are pending → delivered, pending → failed, delivered → pending, failed → pending.',
-      hint = 'A finished delivery returns to pending by leasehold webhooks replay only.';
-end
-$$;
-
-comment on function refuse_webhook_transition() is 'Refuses a transition that is not one of the four legal ones, and names these.';
-
-create trigger webhook_transition before update of delivery_status, lease_token on webhook_outbox for each row
-  when (
-    case old.delivery_status
-      when 'pending' then new.delivery_status in ('pending', 'delivered', 'failed')
-      else new.delivery_status in (old.delivery_status, 'pending')
-    end is not true
-    or new.lease_token < old.lease_token
-  )
-  execute function refuse_webhook_transition();
-
-comment on trigger webhook_transition on webhook_outbox is 'The state machine, for everyone who writes to the table. It only refuses.';
-
--- Limits of what a sender gives. Deliveries in every state can be inserted, because a restored dump does that; a sender
--- cannot do so, because leasehold_producer may only insert into the columns that are a sender's to set.
-create function refuse_webhook_delivery() returns trigger
+-- What a delivery must be, for everyone who writes to the table: the state machine, the fields that belong to each state, and
+-- the limits of what a sender gives, so that a plain INSERT is as safe as send_webhook(). One function, for the reasons of
+-- check_outbox_event(). Deliveries in every state can be inserted, because a restored dump does that; a sender cannot do so,
+-- because leasehold_producer may only insert into the columns that are a sender's to set.
+-- The body is larger than the payload by its envelope: the event type and a time, for which 4096 bytes are allowed.
+create function check_webhook_delivery() returns trigger
 language plpgsql set search_path from current
 as $$
 declare
-  field text;
-  problem text;
-  remedy text;
-  code text := 'check_violation';
+  is_replica boolean;
+  broken record;
 begin
-  if octet_length(new.event_type) not between 1 and 255 then
-    field := 'event_type';
-    problem := format('the event_type has %s bytes, and must have 1 to 255', octet_length(new.event_type));
-    remedy := 'Name what happened, for example order.paid.';
-  elsif octet_length(new.ordering_key) not between 1 and 1024 then
-    field := 'ordering_key';
-    problem := format('the ordering_key of a %s event has %s bytes, and must have 1 to 1024', new.event_type, octet_length(new.ordering_key));
-    remedy := 'Give a shorter text that is not empty, or null for an event without an order.';
-  elsif octet_length(new.body) > 266240 then
-    field := 'body';
-    problem := format('the body of a %s event has %s bytes, and at most 266240 are allowed', new.event_type, octet_length(new.body));
-    remedy := 'Store large data elsewhere and send a reference to it.';
-    code := 'program_limit_exceeded';
-  elsif octet_length(new.headers::text) > 16384 then
-    field := 'headers';
-    problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
-    remedy := 'Headers are sent as HTTP headers. Put data into the payload.';
-    code := 'program_limit_exceeded';
-  elsif new.headers @? '$.**{101}' then
-    field := 'headers';
-    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
-    remedy := 'Headers are an object of texts. Put data into the payload.';
-    code := 'program_limit_exceeded';
-  elsif new.next_attempt_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
-    field := 'next_attempt_at';
-    problem := format('the next_attempt_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.next_attempt_at);
-    remedy := 'Give the time from which on the event may be delivered.';
-  elsif new.created_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
-    field := 'created_at';
-    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
-    remedy := 'Insert the delivery without created_at.';
-  else
-    field := 'body';
-    problem := format('the body of a %s event is nested more than 101 levels deep', new.event_type);
-    remedy := 'Flatten the payload: many JSON parsers refuse more.';
-    code := 'program_limit_exceeded';
+  if tg_op = 'UPDATE' and current_setting('session_replication_role') <> 'replica' then
+    if new.lease_token < old.lease_token then
+      raise exception 'the lease_token of delivery % never goes down: % cannot follow %', old.id, new.lease_token, old.lease_token
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'lease_token',
+          hint = 'Do not write lease_token; a claim raises it by one.';
+    end if;
+    if (case old.delivery_status
+        when 'pending' then new.delivery_status in ('pending', 'delivered', 'failed')
+        else new.delivery_status in (old.delivery_status, 'pending')
+      end) is not true
+    then
+      raise exception 'delivery % cannot go from % to %', old.id, old.delivery_status, new.delivery_status
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'delivery_status',
+          detail = 'Legal are pending → delivered, pending → failed, delivered → pending, failed → pending.',
+          hint = 'A finished delivery returns to pending by leasehold webhooks replay only.';
+    end if;
   end if;
-  raise exception '%', problem
-    using errcode = code, schema = tg_table_schema, table = tg_table_name, column = field, hint = remedy;
+
+  if (case new.delivery_status
+        when 'pending' then num_nonnulls(new.delivered_at, new.failed_at) = 0 and (new.lease_owner is null) = (new.lease_until is null)
+        when 'delivered' then num_nonnulls(new.lease_owner, new.lease_until, new.failed_at) = 0 and new.delivered_at is not null
+        when 'failed' then num_nonnulls(new.lease_owner, new.lease_until, new.delivered_at) = 0 and new.failed_at is not null
+      end
+    and new.attempts between 0 and 1000000
+    and new.expiries between 0 and 1000000
+    and new.lease_token >= 0
+    and new.bucket between 0 and bucket_count() - 1
+    and jsonb_typeof(new.headers) = 'object'
+    and jsonb_typeof(new.history) = 'array'
+    and (tg_op = 'UPDATE' or (
+      octet_length(new.event_type) between 1 and 255
+      and octet_length(new.ordering_key) between 1 and 1024
+      and octet_length(new.body) <= 266240
+      and octet_length(new.headers::text) <= 16384
+      and not new.headers @? '$.**{101}'
+      and new.next_attempt_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
+      and new.created_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
+      -- The envelope is one level. The body is a text, which is parsed only if it has enough brackets: for 10 KB the two
+      -- replacements take 15 microseconds, parsing takes 120.
+      and case when 2 * octet_length(new.body) - octet_length(replace(new.body, '{', '')) - octet_length(replace(new.body, '[', '')) > 101
+        then not new.body::jsonb @? '$.**{102}' end is not false
+    ) is not false)                   -- null where a column is null: whether it may be is not decided here
+  ) then
+    return new;
+  end if;
+
+  is_replica := current_setting('session_replication_role') = 'replica';
+  select * into broken from (values
+    (new.delivery_status in ('pending', 'delivered', 'failed'),
+      'webhook_outbox_status_is_known', 'delivery_status', new.delivery_status, 'must be pending, delivered or failed'),
+    ((new.delivered_at is not null) = (new.delivery_status = 'delivered'),
+      'webhook_outbox_delivered_at_exactly_when_delivered', 'delivered_at', new.delivered_at::text, 'must be set exactly while the delivery is delivered'),
+    ((new.failed_at is not null) = (new.delivery_status = 'failed'),
+      'webhook_outbox_failed_at_exactly_when_failed', 'failed_at', new.failed_at::text, 'must be set exactly while the delivery is failed'),
+    (new.delivery_status = 'pending' or num_nonnulls(new.lease_owner, new.lease_until) = 0,
+      'webhook_outbox_leased_only_when_pending', 'lease_owner', new.lease_owner, 'must be null, like lease_until, unless the delivery is pending'),
+    ((new.lease_owner is null) = (new.lease_until is null),
+      'webhook_outbox_lease_is_whole', 'lease_owner', new.lease_owner, 'must be set exactly when lease_until is'),
+    (new.attempts between 0 and 1000000, 'webhook_outbox_attempts_in_range', 'attempts', new.attempts::text, 'must be from 0 to 1000000'),
+    (new.expiries between 0 and 1000000, 'webhook_outbox_expiries_in_range', 'expiries', new.expiries::text, 'must be from 0 to 1000000'),
+    (new.lease_token >= 0, 'webhook_outbox_lease_token_is_not_negative', 'lease_token', new.lease_token::text, 'must be at least 0'),
+    (new.bucket between 0 and bucket_count() - 1,
+      'webhook_outbox_bucket_is_served', 'bucket', new.bucket::text, format('must be from 0 to %s', bucket_count() - 1)),
+    (jsonb_typeof(new.headers) = 'object', 'webhook_outbox_headers_are_an_object', 'headers', 'of type ' || jsonb_typeof(new.headers), 'must be an object'),
+    (jsonb_typeof(new.history) = 'array', 'webhook_outbox_history_is_an_array', 'history', 'of type ' || jsonb_typeof(new.history), 'must be an array')
+  ) as rule (is_met, name, field, given, must)
+  where is_met is false limit 1;
+  if found then
+    raise exception 'the % of delivery % is %, and %', broken.field, new.id, coalesce(broken.given, 'null'), broken.must
+      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = broken.field, constraint = broken.name,
+        hint = format('The delivery is %s. Let the dispatcher, or a command of leasehold, change its state: they set the fields that belong to it.', new.delivery_status);
+  end if;
+  if is_replica or tg_op = 'UPDATE' then
+    return new;
+  end if;
+
+  select * into broken from (values
+    (octet_length(new.event_type) between 1 and 255, 'event_type', 'check_violation',
+      format('the event_type has %s bytes, and must have 1 to 255', octet_length(new.event_type)),
+      'Name what happened, for example order.paid.'),
+    (octet_length(new.ordering_key) between 1 and 1024, 'ordering_key', 'check_violation',
+      format('the ordering_key of a %s event has %s bytes, and must have 1 to 1024', new.event_type, octet_length(new.ordering_key)),
+      'Give a shorter text that is not empty, or null for an event without an order.'),
+    (octet_length(new.body) <= 266240, 'body', 'program_limit_exceeded',
+      format('the body of a %s event has %s bytes, and at most 266240 are allowed', new.event_type, octet_length(new.body)),
+      'Store large data elsewhere and send a reference to it.'),
+    (octet_length(new.headers::text) <= 16384, 'headers', 'program_limit_exceeded',
+      format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text)),
+      'Headers are sent as HTTP headers. Put data into the payload.'),
+    (not new.headers @? '$.**{101}', 'headers', 'program_limit_exceeded',
+      format('the headers of a %s event are nested more than 100 levels deep', new.event_type),
+      'Headers are an object of texts. Put data into the payload.'),
+    (new.next_attempt_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00', 'next_attempt_at', 'check_violation',
+      format('the next_attempt_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.next_attempt_at),
+      'Give the time from which on the event may be delivered.'),
+    (new.created_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00', 'created_at', 'check_violation',
+      format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at),
+      'Insert the delivery without created_at.'),
+    (case when 2 * octet_length(new.body) - octet_length(replace(new.body, '{', '')) - octet_length(replace(new.body, '[', '')) > 101
+        then not new.body::jsonb @? '$.**{102}' end, 'body', 'program_limit_exceeded',
+      format('the body of a %s event is nested more than 101 levels deep', new.event_type),
+      'Flatten the payload: many JSON parsers refuse more.')
+  ) as bound (is_met, field, code, problem, remedy)
+  where is_met is false limit 1;
+  if found then
+    raise exception '%', broken.problem
+      using errcode = broken.code, schema = tg_table_schema, table = tg_table_name, column = broken.field, hint = broken.remedy;
+  end if;
+  return new;                         -- a column is null that must not be: the table refuses that
 end
 $$;
 
-comment on function refuse_webhook_delivery() is 'Refuses a delivery that is outside a limit, and names the field, its value and the remedy.';
+comment on function check_webhook_delivery() is 'Refuses a delivery that is outside a limit, whose fields do not belong to its state, or that cannot go from its state to the new one. It names the field, its value and the remedy.';
 
--- The body is larger than the payload by its envelope: the event type and a time, for which 4096 bytes are allowed.
--- The condition must not begin with "not between": PostgreSQL would print it otherwise after a pg_restore, and `leasehold
--- doctor` would take it for changed.
-create trigger webhook_limits before insert on webhook_outbox for each row
-  when (
-    octet_length(new.body) > 266240
-    or octet_length(new.event_type) not between 1 and 255
-    or octet_length(new.ordering_key) not between 1 and 1024
-    or octet_length(new.headers::text) > 16384
-    or new.headers @? '$.**{101}'
-    or new.next_attempt_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
-    or new.created_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
-    -- The envelope is one level. The body is a text, which is parsed only if it has enough brackets: for 10 KB the two
-    -- replacements take 15 microseconds, parsing takes 120.
-    or case when 2 * octet_length(new.body) - octet_length(replace(new.body, '{', '')) - octet_length(replace(new.body, '[', '')) > 101
-      then new.body::jsonb @? '$.**{102}' end
-  )
-  execute function refuse_webhook_delivery();
+-- It fires after the triggers that place a delivery in a bucket: triggers fire in the order of their names.
+create trigger webhook_outbox_checked before insert or update on webhook_outbox for each row execute function check_webhook_delivery();
+-- In a session that applies changes of another database too, such as one of logical replication.
+alter table webhook_outbox enable always trigger webhook_outbox_checked;
 
-comment on trigger webhook_limits on webhook_outbox is 'The limits of a delivery, so that a plain INSERT is as safe as send_webhook(). It only refuses.';
+comment on trigger webhook_outbox_checked on webhook_outbox is 'Refuses what a delivery must not be, whatever program writes it.';
 
-create function wake_webhooks() returns trigger
-language plpgsql set search_path from current
-as $$
-begin
-  perform wake('webhooks');
-  return null;
-end
-$$;
-
-comment on function wake_webhooks() is 'Tells the dispatchers that there may be deliveries to make, or that endpoints have changed.';
-
-create trigger webhook_written after insert on webhook_outbox for each statement execute function wake_webhooks();
+create trigger webhook_written after insert on webhook_outbox for each statement execute function wake_workers('webhooks');
 
 comment on trigger webhook_written on webhook_outbox is 'Wakes the dispatchers, whatever statement inserts the deliveries.';
 
 create trigger webhook_endpoint_changed after insert or update or delete on webhook_endpoints
-  for each statement execute function wake_webhooks();
+  for each statement execute function wake_workers('webhooks');
 
 comment on trigger webhook_endpoint_changed on webhook_endpoints is 'Wakes the dispatchers when endpoints change.';
 
@@ -485,3 +488,45 @@ $$;
 
 comment on function send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid) is
 'Writes a delivery for every enabled endpoint of the tenant that subscribes to the event type, in the transaction of the caller, and returns their number. An event_id that was sent before is the same event: an endpoint receives it once.';
+
+-- What createWebhooks() calls: the events in a JSON text, one argument whatever their number. Subscriptions are evaluated once
+-- for each tenant and type, not for each event: for 5,000 events of one type, webhook_wanted is called once for each endpoint.
+-- body is declared as json, which preserves the text to the byte. Ids are assigned in the order of position, so that the
+-- deliveries of an ordering key are in the order in which they were sent. The answer has a row for every event, even without
+-- subscribed endpoints, so that a driver that returns no rows is noticed.
+create function send_webhooks(events text) returns table (event text, deliveries text)
+language plpgsql set search_path from current
+as $$
+#variable_conflict use_column
+begin
+  return query
+    with given as materialized (
+      select e."position", e.event_id, e.event_type, e.tenant, e.ordering_key, e.body::text as body, e.headers,
+        coalesce(e.available_at, now()) as next_attempt_at
+      from json_to_recordset(send_webhooks.events::json) as e (
+        "position" int, event_id uuid, event_type text, tenant text, ordering_key text, body json, headers jsonb,
+        available_at timestamptz
+      )
+    ),
+    subscribed as materialized (
+      select kind.tenant, kind.event_type, endpoint.id as endpoint_id, endpoint.ordered
+      from (select distinct tenant, event_type from given) as kind
+      join webhook_endpoints as endpoint on endpoint.tenant = kind.tenant and endpoint.enabled
+        and webhook_wanted(endpoint.event_types, kind.event_type)
+    ),
+    written as (
+      insert into webhook_outbox as d (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
+      select given.event_id, subscribed.endpoint_id, given.event_type,
+        case when subscribed.ordered then given.ordering_key end, given.body, given.headers, given.next_attempt_at
+      from given join subscribed on subscribed.tenant = given.tenant and subscribed.event_type = given.event_type
+      order by given."position", subscribed.endpoint_id
+      on conflict (event_id, endpoint_id, bucket) do nothing   -- the same event was sent before
+      returning d.event_id
+    )
+    select given.event_id::text, count(written.event_id)::text
+    from given left join written on written.event_id = given.event_id
+    group by given.event_id;
+end
+$$;
+
+comment on function send_webhooks(text) is 'Writes the deliveries of events in the transaction of the caller, and answers with their number for each event. Called by createWebhooks().';

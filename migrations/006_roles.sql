@@ -42,10 +42,10 @@ begin
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
       ('producer', format('usage on schema %I', home)),
-      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), notify_workers(text, text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), may_wake(text), notify_workers(text, text), new_event_id(), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid), enqueue_event(text, text, text, text, text, text, text), enqueue_events(text)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id, event_id_given, ordering_key, status, parked) on outbox'),
-      ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid), send_webhooks(text)'),
       ('producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
       ('producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
       ('producer', 'select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on webhook_outbox'),
@@ -57,7 +57,7 @@ begin
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
       ('worker', format('usage on schema %I', home)),
-      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), notify_workers(text, text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int)'),
+      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), may_wake(text), notify_workers(text, text), new_event_id()'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
       -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.
@@ -70,7 +70,7 @@ begin
       -- A process that reaps erases secrets whose rotation is complete, without reading them.
       ('worker', 'select (id, tenant, enabled, event_types, ordered, previous_secret_until) on webhook_endpoints'),
       ('worker', 'update (previous_secret, previous_secret_until) on webhook_endpoints'),
-      ('worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid), send_webhooks(text)'),
       ('worker', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
       ('worker', 'select, delete on webhook_outbox'),
       ('worker', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on webhook_outbox'),
@@ -97,7 +97,7 @@ begin
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
       ('operator', format('usage on schema %I', home)),
-      ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), notify_workers(text, text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), may_wake(text), notify_workers(text, text), new_event_id(), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
       ('operator', 'insert, update, delete on settings'),
@@ -114,7 +114,7 @@ begin
       -- tenant: a key of the HTTP API that is limited to one tenant. It sees and changes the endpoints and deliveries of the
       -- tenant that leasehold.tenant names, and its own entries of the audit; policies below see to that.
       ('tenant', format('usage on schema %I', home)),
-      ('tenant', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), notify_workers(text, text), new_event_id(), webhook_wanted(text[], text)'),
+      ('tenant', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), may_wake(text), notify_workers(text, text), new_event_id(), webhook_wanted(text[], text)'),
       ('tenant', 'select, insert, update, delete on webhook_endpoints'),
       ('tenant', 'select on webhook_outbox, webhook_attempts, audit'),
       ('tenant', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),

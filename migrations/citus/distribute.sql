@@ -28,7 +28,7 @@ as $$
 begin
   raise exception 'the row has no bucket, and the table is distributed by it'
     using errcode = 'not_null_violation',
-      hint = format('Use %1$I.enqueue() or %1$I.send_webhook(), createOutbox({ citus: true }) or createWebhooks({ citus: true }); or name the bucket, which of an ordering key is %1$I.bucket(ordering_key).', current_schema());
+      hint = format('Use %1$I.enqueue() or %1$I.send_webhook(), or enqueue or send of the library; or name the bucket, which of an ordering key is %1$I.bucket(ordering_key).', current_schema());
 end
 $$;
 
@@ -58,9 +58,7 @@ declare
 begin
   foreach called in array array[
     'bucket_count()', 'previous_bucket_count()', 'bucket_of(text, int)', 'bucket(text)', 'new_event_id()',
-    'check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int)',
-    'generate_event_id()', 'refuse_outbox_transition()', 'check_outbox_limits()', 'refuse_missing_bucket()',
-    'webhook_wanted(text[], text)', 'refuse_webhook_transition()', 'refuse_webhook_delivery()'
+    'check_outbox_event()', 'refuse_missing_bucket()', 'webhook_wanted(text[], text)', 'check_webhook_delivery()'
   ] loop
     perform create_distributed_function(format('%I.%s', current_schema(), called)::regprocedure);
   end loop;
@@ -166,8 +164,43 @@ begin
 end
 $$;
 
--- What createOutbox({ citus: true }) calls: the events in a JSON text, as src/outbox/enqueue/sql.ts describes them.
-create function enqueue_events(events text) returns table (event text, id text, written boolean)
+create or replace function enqueue_event(
+  event_id text,
+  event_type text,
+  ordering_key text,
+  payload text,
+  headers text,
+  available_at text,
+  max_attempts text
+) returns text
+language plpgsql set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  answer text;
+  known bigint;
+  place constant smallint := bucket_of_event(enqueue_event.ordering_key, enqueue_event.event_id::uuid);
+begin
+  if enqueue_event.event_id is not null then
+    known := find_event(enqueue_event.event_id::uuid);
+  end if;
+  if known is null then
+    insert into outbox (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts)
+    values (place, enqueue_event.event_id::uuid, enqueue_event.event_type, enqueue_event.ordering_key, enqueue_event.payload::jsonb,
+      enqueue_event.headers::jsonb, coalesce(enqueue_event.available_at::timestamptz, now()), enqueue_event.max_attempts::int)
+    on conflict do nothing
+    returning concat_ws(' ', id, event_id, 'written') into answer;
+    perform wake('outbox');
+  end if;
+  if answer is null then
+    -- Another transaction may just have written an event of this id.
+    answer := coalesce(known, find_event(enqueue_event.event_id::uuid)) || ' ' || enqueue_event.event_id || ' found';
+  end if;
+  return answer || ' ' || pg_backend_pid();
+end
+$$;
+
+create or replace function enqueue_events(events text) returns table (event text, id text, written boolean)
 language plpgsql set search_path from current
 as $$
 #variable_conflict use_column
@@ -196,15 +229,16 @@ begin
         coalesce(given.available_at, now()), given.max_attempts)
       on conflict do nothing
       returning o.event_id::text, o.id::text, true;
+    if not found then
+      -- Another transaction has just written an event of this id.
+      return query select given.event_id::text, find_event(given.event_id)::text, false;
+    end if;
   end loop;
   perform wake('outbox');
 end
 $$;
 
-comment on function enqueue_events(text) is 'Writes events in the transaction of the caller, and answers with those that were written or existed already. Called by createOutbox({ citus: true }).';
-
--- What createWebhooks({ citus: true }) calls: the events in a JSON text, as src/webhooks/send/fan-out.ts describes them.
-create function send_webhooks(events text) returns table (event text, deliveries text)
+create or replace function send_webhooks(events text) returns table (event text, deliveries text)
 language plpgsql set search_path from current
 as $$
 #variable_conflict use_column
@@ -248,8 +282,6 @@ begin
     group by given.event_id;
 end
 $$;
-
-comment on function send_webhooks(text) is 'Writes the deliveries of events in the transaction of the caller, and answers with their number for each event. Called by createWebhooks({ citus: true }).';
 
 create or replace function send_webhook(
   event_type text,

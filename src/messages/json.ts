@@ -43,8 +43,7 @@ function tooDeep(path: string): PayloadText {
 
 /** Whether a value is inside more than `MAX_JSON_DEPTH` objects and lists, as the tables measure it. */
 function isTooDeep(json: string): boolean {
-  // Each level is two characters at least.
-  if (json.length <= 2 * MAX_JSON_DEPTH) return false
+  if (!hasMore(json, '{', '[', MAX_JSON_DEPTH)) return false
   let depth = 0
   let inText = false
   for (let i = 0; i < json.length; i += 1) {
@@ -58,6 +57,17 @@ function isTooDeep(json: string): boolean {
       if (depth > MAX_JSON_DEPTH && !isEmpty) return true
     }
   }
+  return false
+}
+
+/** Whether a text has more than this many of two characters. It searches, which is faster than to read every character. */
+function hasMore(text: string, one: string, other: string, count: number): boolean {
+  let found = 0
+  for (const character of [one, other])
+    for (let at = text.indexOf(character); at !== -1; at = text.indexOf(character, at + 1)) {
+      found += 1
+      if (found > count) return true
+    }
   return false
 }
 

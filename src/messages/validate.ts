@@ -29,13 +29,10 @@ export interface ProducerOptions<Schemas = EventSchemas> {
   readonly events?: Schemas | undefined
   /** The largest payload, in bytes of JSON as PostgreSQL prints it. Default and maximum 262,144 (256 KiB). */
   readonly maxPayloadBytes?: number | undefined
-  /** The tables are distributed (`leasehold migrate --citus`): the bucket is computed before a row is written. */
-  readonly citus?: boolean | undefined
 }
 
 export interface ProducerRules {
   readonly schema: string
-  readonly citus: boolean
   readonly schemas: EventSchemas | undefined
   readonly maxPayloadBytes: number
 }
@@ -46,12 +43,7 @@ export function producerRules(
   options: ProducerOptions,
   furtherProblems: readonly string[] = [],
 ): ProducerRules {
-  const {
-    schema = 'leasehold',
-    events: schemas,
-    maxPayloadBytes = MAX_PAYLOAD_BYTES,
-    citus = false,
-  } = options
+  const { schema = 'leasehold', events: schemas, maxPayloadBytes = MAX_PAYLOAD_BYTES } = options
   const problems = [
     ...furtherProblems,
     ...(isWhole(maxPayloadBytes, 1, MAX_PAYLOAD_BYTES)
@@ -62,7 +54,6 @@ export function producerRules(
     ...(typeof schema === 'string' && schema !== ''
       ? []
       : [`schema is ${describeValue(schema)}, but must be the name of a schema`]),
-    ...(typeof citus === 'boolean' ? [] : [`citus is ${describeValue(citus)}, but must be true or false`]),
     ...(typeof schemas === 'object' || schemas === undefined
       ? []
       : [`events is ${describeValue(schemas)}, but must be an object of schemas, one for each type`]),
@@ -70,7 +61,7 @@ export function producerRules(
       isStandardSchema(each) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],
     ),
   ]
-  if (problems.length === 0) return { schema, citus, schemas, maxPayloadBytes }
+  if (problems.length === 0) return { schema, schemas, maxPayloadBytes }
   throw new LeaseholdError('SETTING_INVALID', `The options of ${creator}: ${problems.join('; ')}.`, {
     remedy: 'Correct the options named.',
   })
@@ -112,9 +103,15 @@ export async function checkEvents<Own extends object>(
   rules: EventRules,
   checkOwn: CheckOwn<Own>,
 ): Promise<readonly (CheckedEvent & Own)[]> {
-  const checks = await Promise.all(
-    events.map(async (event, i) => checkEvent(event, labelOf(i), rules, checkOwn)),
-  )
+  const check = (event: unknown, i: number, applied?: AppliedPayload): Check<Own> =>
+    checkEvent(event, labelOf(i), rules, checkOwn, applied)
+  // Without schemas there is nothing to wait for: a promise for each event would cost more than its checks.
+  const checks =
+    rules.schemas === undefined
+      ? events.map((event, i) => check(event, i))
+      : await Promise.all(
+          events.map(async (event, i) => check(event, i, await appliedPayload(event, labelOf(i), rules))),
+        )
   const problems = checks.flatMap((check) => check.problems)
   if (problems.length > 0) throw refusal(problems, rules)
   const checked = checks.flatMap(({ event }) => (event === undefined ? [] : [event]))
@@ -127,12 +124,28 @@ interface Check<Own> {
   readonly event?: CheckedEvent & Own
 }
 
-async function checkEvent<Own extends object>(
+/** A payload as its schema returns it, or what the schema found. */
+type AppliedPayload = Awaited<ReturnType<typeof applySchema>>
+
+async function appliedPayload(
+  event: unknown,
+  label: string,
+  { schemas }: EventRules,
+): Promise<AppliedPayload | undefined> {
+  if (typeof event !== 'object' || event === null || schemas === undefined) return undefined
+  // The fields have unknown types.
+  const { type, payload } = event as Readonly<Record<string, unknown>>
+  const schema = typeof type === 'string' ? schemaFor(schemas, type) : undefined
+  return schema === undefined ? undefined : applySchema(schema, payload, `${label}.payload`)
+}
+
+function checkEvent<Own extends object>(
   given: unknown,
   label: string,
   rules: EventRules,
   checkOwn: CheckOwn<Own>,
-): Promise<Check<Own>> {
+  appliedBySchema: AppliedPayload | undefined,
+): Check<Own> {
   if (typeof given !== 'object' || given === null) {
     return {
       problems: [`${label} is ${describeValue(given)}, but must be an object such as { type, payload }`],
@@ -143,15 +156,11 @@ async function checkEvent<Own extends object>(
   const { type, orderingKey, availableAt, eventId } = event
   const own = checkOwn(event, label)
   const headers = event['headers'] ?? {}
-  const schema =
-    typeof type === 'string' && rules.schemas !== undefined ? schemaFor(rules.schemas, type) : undefined
-  const path = `${label}.payload`
-  const applied =
-    schema === undefined ? { payload: event['payload'] } : await applySchema(schema, event['payload'], path)
-  const payload = 'problems' in applied ? undefined : payloadText(applied.payload, path)
+  const applied = appliedBySchema ?? { payload: event['payload'] }
+  const payload = 'problems' in applied ? undefined : payloadText(applied.payload, `${label}.payload`)
   const problems = [
     ...checkType(`${label}.type`, type),
-    ...(schema === undefined && rules.schemas !== undefined ? unknownType(label, type, rules) : []),
+    ...(appliedBySchema === undefined && rules.schemas !== undefined ? unknownType(label, type, rules) : []),
     ...('problems' in applied ? applied.problems : []),
     ...(payload !== undefined && 'problem' in payload ? [payload.problem] : []),
     ...(orderingKey === undefined ? [] : checkOrderingKey(`${label}.orderingKey`, orderingKey)),

@@ -295,6 +295,31 @@ describe('the limits of a new event', () => {
   })
 })
 
+describe('a session that applies the changes of another server', () => {
+  async function replicated(columns: string, values: string, then = 'select 1'): Promise<void> {
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'set local session_replication_role = replica' })
+      await tx.query({ text: `insert into leasehold.outbox (${columns}) values (${values})` })
+      await tx.query({ text: then })
+    })
+  }
+
+  it('LIFE-01: it refuses fields that do not belong to the state, in an INSERT and in an UPDATE', async () => {
+    const refused = { code: '23514', constraint: 'outbox_published_at_exactly_when_published' }
+    await expect(replicated('event_type, payload, published_at', "'a', '1', now()")).rejects.toMatchObject(
+      refused,
+    )
+    const late = 'update leasehold.outbox set published_at = now()'
+    await expect(replicated('event_type, payload', "'a', '1'", late)).rejects.toMatchObject(refused)
+    expect(await count()).toBe(0)
+  })
+
+  it('LIFE-18: it takes what the other server has accepted: an event past a limit, and any change of state', async () => {
+    await replicated('event_type, payload', "'', '1'", `update leasehold.outbox set ${FIELDS.DEAD}`)
+    expect(await statuses()).toEqual(['DEAD'])
+  })
+})
+
 describe('a restored dump', () => {
   it('LIFE-18: events in every state can be inserted as they are', async () => {
     for (const status of STATUSES) await addEventIn(status)

@@ -2,7 +2,7 @@
  * Distribution with Citus: the tables whose rows have a bucket are spread over the nodes by it, so that every claim and
  * every settlement concerns one shard. docs/decisions/016-citus.md has the reasons.
  */
-import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
+import { LeaseholdError } from '../errors.ts'
 import { readSqlFiles } from '../package-files.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
 import type { Queryable } from './queryable.ts'
@@ -70,30 +70,6 @@ export async function distribute(tx: Queryable, schema: string): Promise<boolean
   await tx.query({ text: (await readSqlFiles())['citus/distribute.sql'] ?? '' })
   return true
 }
-
-/**
- * Throws the error with which the database refused a producer, or a better one where they disagree on whether the tables
- * are distributed. The caller's transaction has failed by then.
- */
-export function throwExplained(error: unknown, creator: string, citus: boolean): never {
-  if (citus && hasCode(error, UNDEFINED_FUNCTION))
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `The options of ${creator}: citus is true, but the tables are not distributed.`,
-      { remedy: 'Run `leasehold migrate --citus`, or leave the option out.', cause: error },
-    )
-  if (!citus && messageOf(error).includes(MISSING_BUCKET))
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `The options of ${creator}: citus is not true, but the tables are distributed.`,
-      { remedy: `Call ${creator}({ citus: true }).`, cause: error },
-    )
-  throw error
-}
-
-const UNDEFINED_FUNCTION = '42883'
-/** What the default of the column says (`migrations/citus/distribute.sql`). */
-const MISSING_BUCKET = 'the row has no bucket, and the table is distributed by it'
 
 function refused(message: string, remedy: string): LeaseholdError {
   return new LeaseholdError('SETTING_INVALID', message, { remedy: `Nothing was changed. ${remedy}` })

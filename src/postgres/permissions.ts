@@ -50,7 +50,7 @@ function roleNamedBy(error: unknown): string | undefined {
 }
 
 const OWN_OBJECT =
-  /\b(?:audit|workers|settings|migrations|outbox|inbox|webhook_\w+|sync_\w+|wake|notify_workers|enqueue(?:_events)?|find_event|check_outbox_event|send_webhooks?|new_event_id|bucket_count|citus_buckets)\b/
+  /\b(?:audit|workers|settings|migrations|outbox|inbox|webhook_\w+|sync_\w+|wake|may_wake|notify_workers|enqueue(?:_events?)?|find_event|send_webhooks?|new_event_id|bucket_count|citus_buckets)\b/
 
 /** PostgreSQL names the object in the message only, and without its schema. The statement has both. */
 function remedyFor(message: string, text: string, grantee: string, needs: NeededRole | undefined): string {

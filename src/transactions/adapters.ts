@@ -4,12 +4,13 @@
  * to the user.
  *
  * All statements that pass through here are Leasehold's own. They are written so that every driver can carry them: each
- * value is a string and is cast in the statement (`$1::text`), they contain no question mark, and the columns they return
+ * value is a string or null and is cast in the statement (`$1::text`), they contain no question mark, and the columns they return
  * are single lower-case words, which plugins that rename columns leave alone.
  */
 import { LeaseholdError } from '../errors.ts'
 import { explainRefusal, isPermissionDenied } from '../postgres/permissions.ts'
 import type { Queryable, Statement } from '../postgres/queryable.ts'
+import { answeredBy, nameOn, type Often } from './naming.ts'
 import type {
   AdaptedWriter,
   DrizzleQuery,
@@ -102,7 +103,15 @@ function takesStatementObject(given: unknown): boolean {
 export function fromPg(client: TextQueryable): AdaptedWriter {
   return adapted(
     client,
-    async (text, values) => client.query(text, values),
+    async (text, values, often) => {
+      if (often === undefined || often.prepare === false) return client.query(text, values)
+      const name = often.prepare === true && takesNames(client) ? often.name : nameOn(client, often.name)
+      // The cast is what has just been established: it is a client or pool of `pg`.
+      if (name !== undefined) return (client as unknown as NamingClient).query({ name, text, values })
+      const result = await client.query(text, values)
+      answeredBy(client, often.processIdIn(rowsOf(result)))
+      return result
+    },
     async () => isPgInTransaction(client),
   )
 }
@@ -111,10 +120,11 @@ export function fromPg(client: TextQueryable): AdaptedWriter {
 export function fromQueryable(db: Queryable): AdaptedWriter {
   // JavaScript also counts one parameter for `(text, values = []) => pool.query(text, values)`, so such a function ends
   // up here. `pg` understands this call as well; others ignore the second argument.
-  const query = db.query.bind(db) as (statement: Statement, values: string[]) => PromiseLike<unknown>
+  const query = db.query.bind(db) as (statement: Statement, values: (string | null)[]) => PromiseLike<unknown>
   return adapted(
     db,
-    async (text, values) => query({ text, values }, values),
+    async (text, values, often) =>
+      query(often?.prepare === true ? { name: often.name, text, values } : { text, values }, values),
     async () => (hasMethod(db, 'transaction') ? false : undefined),
   )
 }
@@ -123,7 +133,11 @@ export function fromQueryable(db: Queryable): AdaptedWriter {
 export function fromPostgresJs(sql: PostgresJsWriter): AdaptedWriter {
   return adapted(
     sql,
-    async (text, values) => sql.unsafe(text, values),
+    // It names only what the user's own statements are named as well: `prepare` is a setting of the connection.
+    async (text, values, often) =>
+      often === undefined || often.prepare === false
+        ? sql.unsafe(text, values)
+        : sql.unsafe(text, values, { prepare: true }),
     async () => {
       if (hasMethod(sql, 'savepoint')) return true
       // A reserved connection has neither method; a transaction may have been begun on it by hand.
@@ -180,13 +194,17 @@ export function fromPrisma(tx: PrismaWriter): AdaptedWriter {
 export function fromKnex(trx: KnexWriter): AdaptedWriter {
   return adapted(
     trx,
-    async (text, values) => {
-      const inOrder: string[] = []
+    async (text, values, often) => {
+      const inOrder: (string | null)[] = []
       const withMarks = text.replaceAll(PARAMETER, (_, number: string) => {
-        inOrder.push(values[Number(number) - 1] ?? '')
+        inOrder.push(values[Number(number) - 1] ?? null)
         return '?'
       })
-      return trx.raw(withMarks, inOrder)
+      const raw = trx.raw(withMarks, inOrder)
+      return often?.prepare === true && hasMethod(raw, 'options')
+        ? // The cast is what has just been established.
+          (raw as unknown as KnexRaw).options({ name: often.name })
+        : raw
     },
     async () => property(trx, 'isTransaction') === true,
   )
@@ -218,15 +236,29 @@ export function fromTypeOrm(manager: TextQueryable): AdaptedWriter {
 
 const PARAMETER = /\$(\d+)/g
 
+/** A client or pool of `pg`. */
+interface NamingClient {
+  query(statement: Statement): PromiseLike<unknown>
+}
+
+/** What `knex.raw` returns. */
+interface KnexRaw {
+  options(options: { readonly name: string }): PromiseLike<unknown>
+}
+
+function takesNames(client: TextQueryable): boolean {
+  return isPool(client) || typeof property(client, 'processID') === 'number'
+}
+
 function adapted(
   given: unknown,
-  run: (text: string, values: string[]) => PromiseLike<unknown>,
+  run: (text: string, values: (string | null)[], often?: Often) => PromiseLike<unknown>,
   inTransaction: AdaptedWriter['inTransaction'],
 ): AdaptedWriter {
   return {
-    async query(text, values) {
+    async query(text, values, often) {
       try {
-        return { rows: rowsOf(await run(text, values)) }
+        return { rows: rowsOf(await run(text, values, often)) }
       } catch (error) {
         const refusal = refusalIn(error)
         if (!isPermissionDenied(refusal)) throw error
@@ -256,12 +288,12 @@ function rowsOf(result: unknown): readonly WriterRow[] {
 }
 
 /** What Drizzle's dialect expects of an SQL object: that it can turn itself into a text and its parameters. */
-function drizzleQuery(text: string, values: readonly string[]): DrizzleQuery {
+function drizzleQuery(text: string, values: readonly (string | null)[]): DrizzleQuery {
   return { getSQL: () => ({ toQuery: () => ({ sql: text, params: values }) }) }
 }
 
-function tagged(sql: DrizzleTag, text: string, values: readonly string[]): DrizzleQuery {
-  const inOrder = [...text.matchAll(PARAMETER)].map((match) => values[Number(match[1]) - 1] ?? '')
+function tagged(sql: DrizzleTag, text: string, values: readonly (string | null)[]): DrizzleQuery {
+  const inOrder = [...text.matchAll(PARAMETER)].map((match) => values[Number(match[1]) - 1] ?? null)
   const strings = text.split(/\$\d+/)
   // What the compiler makes of a template: its parts, and the same parts under `raw`.
   return sql(Object.assign(strings, { raw: strings }), ...inOrder)

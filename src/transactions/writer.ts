@@ -1,5 +1,6 @@
 /** The shapes of transactions that events and jobs can be written with. No driver is imported for them. */
 import type { Queryable } from '../postgres/queryable.ts'
+import type { Often } from './naming.ts'
 
 /**
  * What events can be written with: whatever holds the transaction they are to be part of.
@@ -21,7 +22,7 @@ export type Writer =
  * `QueryRunner`, repository or `DataSource` of TypeORM.
  */
 export interface TextQueryable {
-  query(text: string, values: string[]): PromiseLike<QueryResult>
+  query(text: string, values: (string | null)[]): PromiseLike<QueryResult>
 }
 
 /** What a driver returns: a result that has rows, or the rows themselves. */
@@ -29,7 +30,11 @@ type QueryResult = { readonly rows: readonly unknown[] } | readonly unknown[]
 
 /** postgres.js: `sql`, or what `sql.begin` passes to its callback. */
 export interface PostgresJsWriter {
-  unsafe(text: string, values: string[]): PromiseLike<readonly unknown[]>
+  unsafe(
+    text: string,
+    values: (string | null)[],
+    options?: { readonly prepare: boolean },
+  ): PromiseLike<readonly unknown[]>
 }
 
 /** Kysely: a `Transaction`, or the `Kysely` itself. */
@@ -54,17 +59,21 @@ export type DrizzleTag = (strings: TemplateStringsArray, ...values: unknown[]) =
 
 /** Prisma: the `tx` of `prisma.$transaction(async (tx) => …)`, or the client itself. */
 export interface PrismaWriter {
-  $queryRawUnsafe(text: string, ...values: string[]): PromiseLike<unknown>
+  $queryRawUnsafe(text: string, ...values: (string | null)[]): PromiseLike<unknown>
 }
 
 /** Knex: a transaction, or the `knex` itself. */
 export interface KnexWriter {
-  raw(text: string, values: string[]): PromiseLike<unknown>
+  raw(text: string, values: (string | null)[]): PromiseLike<unknown>
 }
 
 /** What every adapter (`fromKnex` and the others) returns: one shape for all drivers. */
 export interface AdaptedWriter extends TextQueryable {
-  query(text: string, values: string[]): Promise<{ readonly rows: readonly WriterRow[] }>
+  query(
+    text: string,
+    values: (string | null)[],
+    often?: Often,
+  ): Promise<{ readonly rows: readonly WriterRow[] }>
   /** Whether its statements are part of one transaction; `undefined` where that cannot be detected. */
   inTransaction(): Promise<boolean | undefined>
 }

@@ -55,10 +55,10 @@ export async function emptyApplicationTables(db: Database): Promise<void> {
 }
 
 /** Writes this many rows for each application, as a producer does: 1 to `rows`, a third of the events with an ordering key. */
-export async function produce(db: Database, rows: number, citus = false): Promise<void> {
+export async function produce(db: Database, rows: number): Promise<void> {
   const numbers = Array.from({ length: rows }, (_, i) => i + 1)
   await db.transaction(async (tx) => {
-    await createOutbox({ citus }).enqueue(
+    await createOutbox().enqueue(
       tx,
       numbers.map((n) => ({
         type: 'counted',
@@ -66,7 +66,7 @@ export async function produce(db: Database, rows: number, citus = false): Promis
         orderingKey: n % 3 === 0 ? `key ${n % 2}` : undefined,
       })),
     )
-    const { send } = createWebhooks({ citus })
+    const { send } = createWebhooks()
     for (const n of numbers) await send(tx, { type: 'counted', payload: { n } })
     await createSync().enqueue(tx, 'numbers', { matrixId: 'm', params: { chunks: rows } })
     await tx.query({

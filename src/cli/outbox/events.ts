@@ -17,7 +17,6 @@ import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import type { HistoryEntry } from '../../outbox/history.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
-import { isDistributed } from '../../postgres/citus.ts'
 import { readNames, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
@@ -65,9 +64,7 @@ export async function enqueueCommand(run: Run): Promise<number> {
     headers: headersOf(textsFlag(flags, 'header')),
     availableAt: momentFlag(flags, 'availableAt'),
   }
-  const event = await withOutbox(run, async (db, schema) =>
-    createOutbox({ schema, citus: await isDistributed(db, schema) }).enqueue(db, written),
-  )
+  const event = await withOutbox(run, async (db, schema) => createOutbox({ schema }).enqueue(db, written))
   if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
   else if (!event.duplicate)
     print(`Written: event ${event.id}, ${printable(type)}, with the event id ${event.eventId}.\n`)

@@ -8,7 +8,6 @@ import {
   listDeliveries,
   showDelivery,
 } from '../../webhooks/admin/browse.ts'
-import { isDistributed } from '../../postgres/citus.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../webhooks/admin/cancel.ts'
 import { explainDelivery } from '../../webhooks/admin/explain.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
@@ -101,9 +100,7 @@ export async function sendCommand(run: Run): Promise<number> {
     eventId: textFlag(flags, 'eventId'),
     availableAt: momentFlag(flags, 'availableAt'),
   }
-  const sent = await withWebhooks(run, async (db, schema) =>
-    createWebhooks({ schema, citus: await isDistributed(db, schema) }).send(db, event),
-  )
+  const sent = await withWebhooks(run, async (db, schema) => createWebhooks({ schema }).send(db, event))
   const { eventId, deliveries } = sent
   if (isSet(flags, 'json')) print(`${printableJson(sent)}\n`)
   else if (deliveries > 0) {

@@ -224,8 +224,8 @@ const DRIFTS: readonly Drift[] = [
   },
   {
     check: 'schema-constraints',
-    says: 'webhook_outbox_attempts_in_range of leasehold.webhook_outbox is missing',
-    by: ['alter table leasehold.webhook_outbox drop constraint webhook_outbox_attempts_in_range'],
+    says: 'webhook_endpoints_url_is_http of leasehold.webhook_endpoints is missing',
+    by: ['alter table leasehold.webhook_endpoints drop constraint webhook_endpoints_url_is_http'],
   },
   {
     check: 'schema-constraints',
@@ -260,18 +260,18 @@ const DRIFTS: readonly Drift[] = [
   },
   {
     check: 'schema-triggers',
-    says: 'outbox_limits of leasehold.outbox is disabled and must be enabled',
-    by: ['alter table leasehold.outbox disable trigger outbox_limits'],
+    says: 'outbox_written of leasehold.outbox is disabled and must be enabled',
+    by: ['alter table leasehold.outbox disable trigger outbox_written'],
   },
   {
     check: 'schema-triggers',
-    says: 'outbox_event_id of leasehold.outbox is enabled and must be enabled always',
-    by: ['alter table leasehold.outbox enable trigger outbox_event_id'],
+    says: 'outbox_checked of leasehold.outbox is enabled and must be enabled always',
+    by: ['alter table leasehold.outbox enable trigger outbox_checked'],
   },
   {
     check: 'schema-triggers',
-    says: 'webhook_transition of leasehold.webhook_outbox is missing',
-    by: ['drop trigger webhook_transition on leasehold.webhook_outbox'],
+    says: 'webhook_outbox_checked of leasehold.webhook_outbox is missing',
+    by: ['drop trigger webhook_outbox_checked on leasehold.webhook_outbox'],
   },
   {
     check: 'schema-triggers',

@@ -4,13 +4,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { isServerError } from '../../postgres/failures.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import {
-  fanOut,
-  fanOutOnCitusSql,
-  fanOutSql,
-  type Outgoing,
-  webhookBody,
-} from '../../webhooks/send/fan-out.ts'
+import { fanOut, fanOutSql, type Outgoing, webhookBody } from '../../webhooks/send/fan-out.ts'
 import { checkEventType, checkTenant, isWanted } from '../../webhooks/subscription.ts'
 import { done, PermanentError } from '../../worker/completion/outcome.ts'
 import { writerOf } from '../../transactions/adapters.ts'
@@ -34,8 +28,6 @@ export interface WebhooksPublisherOptions {
   readonly db?: Writer
   /** Where the migrations put the tables. Default `leasehold`. */
   readonly schema?: string
-  /** The deliveries are distributed (`leasehold migrate --citus`). */
-  readonly citus?: boolean
   /** The tenant of an event. Default: none. */
   readonly tenant?: (event: OutboxEvent) => string
   /** Only these types, as an endpoint names them: `order.paid`, `order.*`. Default: all. */
@@ -50,7 +42,6 @@ const OPTION_NAMES = namesOf<WebhooksPublisherOptions>({
   connectionString: true,
   db: true,
   schema: true,
-  citus: true,
   tenant: true,
   types: true,
   timeoutMs: true,
@@ -66,15 +57,14 @@ const MAX_CONNECTIONS = 2
  */
 export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher {
   refuseUnknownOptions('webhooksPublisher', options, OPTION_NAMES)
-  const { schema = 'leasehold', citus = false, tenant = () => '', types = [] } = options
+  const { schema = 'leasehold', tenant = () => '', types = [] } = options
   const timeoutMs = wholeNumber('webhooks', 'timeoutMs', options.timeoutMs ?? 10_000)
   const maxBatch = wholeNumber('webhooks', 'maxBatch', options.maxBatch ?? 100)
-  if (typeof citus !== 'boolean') refuse('webhooks', 'citus', citus, 'Give true or false.')
   if (schema === '') refuse('webhooks', 'schema', schema, 'Give the name of a schema.')
   const [problem] = types.flatMap((type, i) => checkEventType(`types[${i}]`, type))
   if (problem !== undefined) refuse('webhooks', 'types', types, `${problem}.`)
   const { writer, close } = connect(options, timeoutMs)
-  const statement = citus ? fanOutOnCitusSql(schema) : fanOutSql(schema)
+  const statement = fanOutSql(schema)
   const probeStatement = `select 1 as one from ${quoteQualified(schema, 'webhook_endpoints')} limit 1`
 
   async function bounded<Result>(signal: AbortSignal, run: () => Promise<Result>): Promise<Result> {

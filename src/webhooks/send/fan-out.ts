@@ -39,49 +39,10 @@ export function webhookBody(type: string, timestamp: Date, payload: string): str
 }
 
 /**
- * `$1` is a JSON text: one parameter, which every driver can pass.
- *
- * Subscriptions are evaluated once for each tenant and type, not for each event: for 5,000 events of one type,
- * `webhook_wanted` is called once for each endpoint. `body` is declared as `json`, which preserves the text to the byte.
- *
- * Ids are assigned in the order of the events, so that the deliveries of an ordering key are in the order in which they
- * were sent. Endpoints that are not ordered get no ordering key. The result has a row for every event, even without
- * subscribed endpoints, so that a driver that returns no rows is noticed.
+ * Writes the deliveries of events; `$1` is a JSON text: one parameter, which every driver can pass. The result has a row for
+ * every event. The function keeps the plan of its INSERT in every session of the server.
  */
 export function fanOutSql(schema: string): string {
-  const deliveries = quoteQualified(schema, 'webhook_outbox')
-  const endpoints = quoteQualified(schema, 'webhook_endpoints')
-  return `/* leasehold:send webhooks */
-with given as materialized (
-  select position, event_id, event_type, tenant, ordering_key, body::text as body, headers,
-    coalesce(available_at, now()) as next_attempt_at
-  from json_to_recordset($1::text::json) as event (
-    position int, event_id uuid, event_type text, tenant text, ordering_key text, body json, headers jsonb,
-    available_at timestamptz
-  )
-),
-subscribed as materialized (
-  select kind.tenant, kind.event_type, endpoint.id as endpoint_id, endpoint.ordered
-  from (select distinct tenant, event_type from given) as kind
-  join ${endpoints} as endpoint on endpoint.tenant = kind.tenant and endpoint.enabled
-    and ${quoteQualified(schema, 'webhook_wanted')}(endpoint.event_types, kind.event_type)
-),
-written as (
-  insert into ${deliveries} (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
-  select given.event_id, subscribed.endpoint_id, given.event_type,
-    case when subscribed.ordered then given.ordering_key end, given.body, given.headers, given.next_attempt_at
-  from given join subscribed on subscribed.tenant = given.tenant and subscribed.event_type = given.event_type
-  order by given.position, subscribed.endpoint_id
-  on conflict (event_id, endpoint_id, bucket) do nothing   -- the same event was sent before
-  returning event_id
-)
-select given.event_id::text as event, count(written.event_id)::text as deliveries
-from given left join written on written.event_id = given.event_id
-group by given.event_id`
-}
-
-/** The same where Citus distributes the deliveries: it has no INSERT within WITH, and the bucket has to be named. */
-export function fanOutOnCitusSql(schema: string): string {
   return `/* leasehold:send webhooks */
 select event, deliveries from ${quoteQualified(schema, 'send_webhooks')}($1::text)`
 }

@@ -14,11 +14,10 @@ import {
 } from '../../messages/validate.ts'
 import { withTraceHeaders } from '../../messages/trace.ts'
 import { unknownNames } from '../../nearest.ts'
-import { throwExplained } from '../../postgres/citus.ts'
 import type { Writer } from '../../transactions/writer.ts'
 import { writerOf } from '../../transactions/adapters.ts'
 import { checkTenant } from '../subscription.ts'
-import { fanOut, fanOutOnCitusSql, fanOutSql, type Sent, TRACE_HEADERS, webhookBody } from './fan-out.ts'
+import { fanOut, fanOutSql, type Sent, TRACE_HEADERS, webhookBody } from './fan-out.ts'
 
 /** An event as a producer sends it. */
 export type NewWebhook<Payloads extends EventPayloads = AnyPayloads> = {
@@ -56,7 +55,6 @@ const OPTION_NAMES = Object.keys({
   schema: true,
   events: true,
   maxPayloadBytes: true,
-  citus: true,
 } satisfies Record<keyof WebhooksOptions, true>)
 
 export interface Webhooks<Payloads extends EventPayloads = AnyPayloads> {
@@ -98,7 +96,7 @@ export function createWebhooks<Payloads extends EventPayloads = AnyPayloads>(
 ): Webhooks<Payloads>
 export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
   const isObject = typeof options === 'object' && options !== null && !Array.isArray(options)
-  const { schema, citus, ...checks } = producerRules(
+  const { schema, ...checks } = producerRules(
     'createWebhooks',
     isObject ? options : {},
     isObject
@@ -106,7 +104,7 @@ export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
       : [`they are ${describeValue(options)}, but must be an object`],
   )
   const rules = { ...checks, target: 'these webhooks', verb: 'send' }
-  const statement = citus ? fanOutOnCitusSql(schema) : fanOutSql(schema)
+  const statement = fanOutSql(schema)
 
   async function write(
     tx: Writer,
@@ -122,7 +120,7 @@ export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
       writer,
       statement,
       traced.map((event) => ({ ...event, body: webhookBody(event.type, now, event.payload) })),
-    ).catch((error: unknown) => throwExplained(error, 'createWebhooks', citus))
+    )
   }
 
   async function send(tx: Writer, events: readonly NewWebhook[]): Promise<readonly Sent[]>
