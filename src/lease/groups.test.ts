@@ -156,15 +156,15 @@ describe('ordering keys within groups', () => {
       if (found === undefined) throw new Error('nothing was claimed')
       return found
     }
-    /** Claims until one finds something, or nothing more is there. */
+    /** Claims, by key and without, until one finds something, or nothing more is there. */
     const walk = async (): Promise<Claim<Job>[]> => {
       const claims: Claim<Job>[] = []
       do claims.push(await claim())
-      while (claims.at(-1)?.claimed.length === 0 && claims.at(-1)?.more === true)
+      while (claims.length < 2 || (claims.at(-1)?.claimed.length === 0 && claims.at(-1)?.more === true))
       return claims
     }
     const found = await walk()
-    expect(found.at(-1)).toMatchObject({ claimed: { length: 1 }, more: true })
+    expect(found.at(-1)?.claimed).toHaveLength(1)
     // Rows without a key have every other claim.
     expect(found.length).toBeLessThanOrEqual(6)
     // One more round without a find, and there is nothing to claim at the moment.

@@ -55,5 +55,7 @@ claimed (c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, found) as (
 )
 select claimed.*, scan.*
 from (
-  select (select count(*)::int from arrived) as read, (select (available_at at time zone 'utc')::text || '|' || id::text from arrived order by available_at desc, id desc limit 1) as read_to
+  select (select count(*)::int from arrived) as read,
+    (select (available_at at time zone 'utc')::text || '|' || id::text from arrived order by available_at desc, id desc limit 1) as read_to,
+    (select (available_at at time zone 'utc')::text || '|' || id::text from arrived where ordering_key in (select ordering_key from heads where id > (select id from taken order by id desc limit 1)) order by available_at, id limit 1) as no_room_from
 ) as scan left join claimed on true

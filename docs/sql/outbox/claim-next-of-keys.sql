@@ -3,7 +3,7 @@
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with heads as materialized (
   select head.*
-  from unnest($1::text[]) as wanted (ordering_key)
+  from unnest((select $1::text[])) as wanted (ordering_key)
   cross join lateral (                -- the first unfinished row of the key
     select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()

@@ -5,7 +5,7 @@ with next as materialized (
   from leasehold.outbox as t
   where t.bucket = $1::smallint and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and ($2::boolean or (expiries > 2 or attempts >= max_attempts - 1) is not true)
+    and ((select $2::boolean) or (expiries > 2 or attempts >= max_attempts - 1) is not true)
     and (t.ordering_key is null or (
       (select h.id from leasehold.outbox as h where h.bucket = $1::smallint and h.ordering_key = t.ordering_key and (status = 'PENDING' or parked) order by h.id limit 1) = t.id
       and (select f.id from leasehold.outbox as f

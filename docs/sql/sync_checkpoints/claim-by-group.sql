@@ -3,7 +3,7 @@
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with next as materialized (
   select row.*
-  from unnest($3::text[], $4::int[]) as groups (name, room)
+  from unnest((select $3::text[]), (select $4::int[])) as groups (name, room)
   cross join lateral (
     select matrix_id, chunk_hash, priority, "position"
     from leasehold.sync_checkpoints

@@ -1,16 +1,21 @@
--- $1 groups, $2 alone, $3 excluded1, $4 excluded2, $5 limit, $6 owner, $7 leaseMs
+-- $1 alone, $2 excluded1, $3 excluded2, $4 limit, $5 groups, $6 owner, $7 leaseMs
 /* leasehold:claim suspects sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with next as materialized (
-  select t.matrix_id, t.chunk_hash
-  from leasehold.sync_checkpoints as t
-  where t.definition = any ($1::text[]) and (completed_at is null and failed_at is null and needed)
-    and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-    and ($2::boolean or (expiries > 2) is not true)
-    and ((t.matrix_id, t.chunk_hash) in (select * from unnest((select $3::text[]), (select $4::text[])))) is not true
-  order by t.priority desc, t."position", t.matrix_id, t.chunk_hash
-  limit (select $5::int)
-  for update skip locked
+  select row.*
+  from unnest((select $5::text[])) as groups (name)
+  cross join lateral (
+    select t.matrix_id, t.chunk_hash
+    from leasehold.sync_checkpoints as t
+    where t.definition = groups.name and (completed_at is null and failed_at is null and needed)
+      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
+      and ((select $1::boolean) or (expiries > 2) is not true)
+      and ((t.matrix_id, t.chunk_hash) in (select * from unnest((select $2::text[]), (select $3::text[])))) is not true
+    order by t.priority desc, t."position", t.matrix_id, t.chunk_hash
+    limit (select $4::int)
+    for update skip locked
+  ) as row
+  limit (select $4::int)
 )
 update leasehold.sync_checkpoints as t
 set locked_until = now() + $7::float8 * interval '1 millisecond', locked_by = $6::text,

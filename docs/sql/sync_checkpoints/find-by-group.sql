@@ -2,7 +2,7 @@
 /* leasehold:find by group sync_checkpoints */
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') from (
   select row.*
-  from unnest($3::text[], $4::int[]) as groups (name, room)
+  from unnest((select $3::text[]), (select $4::int[])) as groups (name, room)
   cross join lateral (
     select matrix_id, chunk_hash, priority, "position"
     from leasehold.sync_checkpoints

@@ -2,7 +2,7 @@
 /* leasehold:claim by group sync_jobs */
 with next as materialized (
   select row.*
-  from unnest($2::text[], $3::int[]) as groups (name, room)
+  from unnest((select $2::text[]), (select $3::int[])) as groups (name, room)
   cross join lateral (
     select id, priority, created_at
     from leasehold.sync_jobs

@@ -1,14 +1,19 @@
--- $1 groups, $2 alone, $3 excluded1, $4 limit, $5 owner, $6 leaseMs
+-- $1 alone, $2 excluded1, $3 limit, $4 groups, $5 owner, $6 leaseMs
 /* leasehold:claim suspects sync_jobs */
 with next as materialized (
-  select t.id
-  from leasehold.sync_jobs as t
-  where t.definition = any ($1::text[]) and (completed_at is null and failed_at is null)
-    and next_check_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-    and ($2::boolean or (expiries > 2) is not true) and t.id <> all ((select $3::bigint[])::bigint[])
-  order by t.priority desc, t.created_at, t.id
-  limit (select $4::int)
-  for update skip locked
+  select row.*
+  from unnest((select $4::text[])) as groups (name)
+  cross join lateral (
+    select t.id
+    from leasehold.sync_jobs as t
+    where t.definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
+      and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
+      and ((select $1::boolean) or (expiries > 2) is not true) and t.id <> all ((select $2::bigint[])::bigint[])
+    order by t.priority desc, t.created_at, t.id
+    limit (select $3::int)
+    for update skip locked
+  ) as row
+  limit (select $3::int)
 )
 update leasehold.sync_jobs as t
 set locked_until = now() + $6::float8 * interval '1 millisecond', locked_by = $5::text,

@@ -2,7 +2,7 @@
 /* leasehold:claim keys by group webhook_outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive groups as materialized (
-  select * from unnest($3::uuid[], $4::int[], $5::text[]) as groups (name, room, key_cursor)
+  select * from unnest((select $3::uuid[]), (select $4::int[]), (select $5::text[])) as groups (name, room, key_cursor)
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found

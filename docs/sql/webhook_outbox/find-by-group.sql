@@ -2,7 +2,7 @@
 /* leasehold:find by group webhook_outbox */
 select id::text from (
   select row.*
-  from unnest($3::uuid[], $4::int[]) as groups (name, room)
+  from unnest((select $3::uuid[]), (select $4::int[])) as groups (name, room)
   cross join lateral (
     select id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes
     from leasehold.webhook_outbox

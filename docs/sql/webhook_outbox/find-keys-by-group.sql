@@ -2,7 +2,7 @@
 /* leasehold:find keys by group webhook_outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive groups as materialized (
-  select * from unnest($2::uuid[], $3::int[], $4::text[]) as groups (name, room, key_cursor)
+  select * from unnest((select $2::uuid[]), (select $3::int[]), (select $4::text[])) as groups (name, room, key_cursor)
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found

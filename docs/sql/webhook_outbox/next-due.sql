@@ -1,6 +1,6 @@
 -- $1 groups, $2 bucket
 /* leasehold:next due webhook_outbox */
-with groups as materialized (select unnest($1::uuid[]) as name)
+with groups as materialized (select unnest((select $1::uuid[])) as name)
 select extract(epoch from nullif(least(
   (select min(first.next_attempt_at) from groups cross join lateral (
     select next_attempt_at from leasehold.webhook_outbox
