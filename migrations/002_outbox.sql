@@ -338,12 +338,42 @@ $$;
 
 comment on function check_outbox_event() is 'Gives an event its event_id where it has none, and refuses one that is outside a limit, whose fields do not belong to its state, or that cannot go from its state to the new one. It names the field, its value and the remedy.';
 
--- It fires after the triggers that place an event in a bucket: triggers fire in the order of their names.
-create trigger outbox_checked before insert or update on outbox for each row execute function check_outbox_event();
+-- They fire after the triggers that place an event in a bucket: triggers fire in the order of their names.
+create trigger outbox_checked before insert on outbox for each row execute function check_outbox_event();
+-- The function is only called to refuse. PostgreSQL reads the WHEN clause once in each statement: dear for a single row, but
+-- nothing for a batch of claims or settlements, where the function would be called for every row.
+create trigger outbox_checked_change before update on outbox for each row
+  when ((
+    case old.status
+      when 'PENDING' then new.status = 'PENDING' or (new.status = 'CLAIMED' and new.lock_token > old.lock_token)
+      when 'CLAIMED' then new.status in ('CLAIMED', 'PUBLISHED', 'PENDING', 'DEAD')
+      else new.status in (old.status, 'PENDING')
+    end
+    and new.lock_token >= old.lock_token
+    and case new.status
+      when 'PENDING' then num_nonnulls(new.claimed_at, new.claimed_by, new.locked_until, new.published_at, new.published_by, new.dead_at) = 0
+      when 'CLAIMED' then num_nulls(new.claimed_at, new.claimed_by, new.locked_until) = 0
+        and num_nonnulls(new.published_at, new.published_by, new.dead_at) = 0
+      when 'PUBLISHED' then num_nonnulls(new.claimed_by, new.locked_until, new.dead_at) = 0 and new.published_at is not null
+        and (new.claimed_at is null) = (new.published_by is null)
+      else num_nonnulls(new.claimed_at, new.claimed_by, new.locked_until, new.published_at, new.published_by) = 0
+        and new.dead_at is not null
+    end
+    and (not new.parked or new.status = 'DEAD')
+    and new.attempts between 0 and 1000000
+    and new.expiries between 0 and 1000000
+    and new.lock_token >= 0
+    and new.bucket = old.bucket
+    and jsonb_typeof(new.headers) = 'object'
+    and jsonb_typeof(coalesce(new.history, '[]')) = 'array'
+  ) is not true)
+  execute function check_outbox_event();
 -- In a session that applies changes of another database too, such as one of logical replication.
 alter table outbox enable always trigger outbox_checked;
+alter table outbox enable always trigger outbox_checked_change;
 
 comment on trigger outbox_checked on outbox is 'Gives event ids, and refuses what an event must not be, whatever program writes it.';
+comment on trigger outbox_checked_change on outbox is 'Refuses what an event must not become, whatever program writes it.';
 
 create trigger outbox_written after insert on outbox for each statement execute function wake_workers('outbox');
 
