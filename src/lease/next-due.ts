@@ -8,24 +8,31 @@ import { inBucket, isOrderedByDue, suspects, type TableSql, withoutKey } from '.
  */
 export function nextDue(t: TableSql): LeaseStatement | undefined {
   const { availableAt, claimable } = t.table
-  if (availableAt === undefined || (!isOrderedByDue(t) && t.orderingKey === undefined)) return undefined
+  if (availableAt === undefined) return undefined
   const $ = parameters()
   const at = quote(availableAt)
   const ofGroups = t.group === undefined ? '' : `${t.group.name} = groups.name`
+  const conditions = (which: readonly string[]): string =>
+    and([inBucket(t, $), ofGroups, `(${claimable})`, ...which, `${at} > now()`], '      ')
   const first = (which: readonly string[]): string => {
-    const where = [inBucket(t, $), ofGroups, `(${claimable})`, ...which, `${at} > now()`]
     const select = `select ${at} from ${t.target}
-    where ${and(where, '      ')} order by ${at} limit 1`
+    where ${conditions(which)} order by ${at} limit 1`
     return ofGroups === ''
       ? `(${select})`
       : `(select min(first.${at}) from groups cross join lateral (\n    ${select}\n  ) as first)`
   }
-  const unkeyed =
-    t.expiries === undefined ? [withoutKey(t)] : [[...withoutKey(t), suspects(t, false)], [suspects(t, true)]]
+  const searched: string[] = []
+  const isInOrder = isOrderedByDue(t)
+  if (isInOrder) searched.push(first([...withoutKey(t), suspects(t, false)]))
+  // Suspects are few: where their index is in another order, all of them are read.
+  if (t.expiries !== undefined && (isInOrder || t.group === undefined))
+    searched.push(first([suspects(t, true)]))
+  else if (t.expiries !== undefined)
+    searched.push(`(select min(${at}) from groups, ${t.target} where ${conditions([suspects(t, true)])})`)
   // With groups, a walk by key tells when the next row of a key is due.
-  const keyed =
-    t.orderingKey === undefined || t.group !== undefined ? [] : [[`${t.orderingKey.name} is not null`]]
-  const searched = [...(isOrderedByDue(t) ? unkeyed : []), ...keyed]
+  if (t.orderingKey !== undefined && t.group === undefined)
+    searched.push(first([`${t.orderingKey.name} is not null`]))
+  if (searched.length === 0) return undefined
   const groups =
     t.group === undefined
       ? ''
@@ -36,7 +43,7 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
     $,
     `
 ${groups}select extract(epoch from nullif(least(
-  ${searched.map(first).join(',\n  ')}
+  ${searched.join(',\n  ')}
 ), 'infinity') - now())::float8 * 1000 as due_in_ms`,
   )
 }

@@ -162,12 +162,16 @@ export class Scans<Row extends object> {
   #suspectsAt = Number.NEGATIVE_INFINITY
   /** The last claim found no suspect that may run in company. */
   #hasOnlyLonely = false
+  /** It had room for one that has to run alone, so the next claim may take one. */
+  #isLonelyNext = false
   /** What a row costs in pipelines without a scan from the start. */
   #msPerRow = 0
   /** How often something may have become claimable: a claim that began before does not know of it. */
   #wakes = 0
   /** The next due row was asked for, and nothing has changed since. */
   #isDueKnown = false
+  /** The last claim found nothing, and all others before it, since something was announced. */
+  #foundNothing = false
 
   constructor(
     runner: StatementRunner,
@@ -190,6 +194,7 @@ export class Scans<Row extends object> {
   wake(): void {
     this.#wakes += 1
     this.#isDueKnown = false
+    this.#foundNothing = false
     this.#suspectsAt = Number.NEGATIVE_INFINITY
     for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
   }
@@ -228,7 +233,13 @@ export class Scans<Row extends object> {
   /** Nothing more can be claimed at this moment, as far as is known. */
   get isDrained(): boolean {
     const now = this.#now()
+    if (this.#isLonelyNext) return false
     return this.#continued.size === 0 && [...this.#ways.values()].every((way) => way.drainedUntil > now)
+  }
+
+  /** There was nothing to claim, and nothing has changed since, as far as is known. */
+  get #isQuiet(): boolean {
+    return this.#runner.statements.nextDue === undefined ? this.#foundNothing : this.#isDueKnown
   }
 
   /** It is worth asking when the next row is due. */
@@ -249,9 +260,11 @@ export class Scans<Row extends object> {
   /** Everything that is due, for as many rows as there is room. */
   plan(room: ClaimRoom, harvest: Harvest<Row>): DueClaim[] {
     this.#turn += 1
+    if (room.suspects === undefined) this.#isLonelyNext = false
     const now = this.#now()
     // When the next suspect is due is known with that of the next row.
-    const suspectsAt = this.#isDueKnown ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
+    const isQuiet = this.#isQuiet
+    const suspectsAt = isQuiet ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
     const isSuspectsTurn = room.suspects !== undefined && now >= suspectsAt && this.#isCountingExpiries
     const isSingle = this.#hasGroups || room.rows === 1
     this.#wereSuspectsLast = isSuspectsTurn && isSingle && !this.#wereSuspectsLast
@@ -261,7 +274,7 @@ export class Scans<Row extends object> {
     }
     const forSuspects =
       isSuspectsTurn && !isSingle ? Math.min(room.suspects?.suspects ?? 0, room.rows - 1) : 0
-    const ways = this.#waysInTurn(now)
+    const ways = this.#waysInTurn(now, isQuiet)
     const keys = Math.min(
       this.#continued.size,
       room.rows - forSuspects - this.#reservedForOthers(room.rows, ways),
@@ -337,6 +350,7 @@ export class Scans<Row extends object> {
     const due = this.#due(statements.claim, statements.find, values, (rows) => {
       const found = this.#reader.read(rows, this.#bucket)
       this.#hasOnlyLonely = found.length === 0 && !takesAny
+      this.#isLonelyNext = this.#hasOnlyLonely && alone
       if (found.length > 0 || this.#hasOnlyLonely) this.#suspectsAt = Number.NEGATIVE_INFINITY
       harvest.rows.push(...found)
       harvest.suspects.push(...found.map(({ lease }) => lease.id))
@@ -511,8 +525,11 @@ export class Scans<Row extends object> {
       leaseMs: Number(values['leaseMs'] ?? 0),
       find: find === undefined ? undefined : this.#runner.bind(find, all),
       answered: (rows) => {
-        if (rows.some(([token]) => token !== null)) this.#isDueKnown = false
+        const wakes = this.#wakes
+        const foundSome = rows.some(([token]) => token !== null)
+        if (foundSome) this.#isDueKnown = false
         answered(rows)
+        this.#foundNothing = !foundSome && wakes === this.#wakes && this.isDrained
       },
       failed,
     }
@@ -545,14 +562,17 @@ export class Scans<Row extends object> {
   }
 
   /** The ways that may have rows: another one comes first each time. */
-  #waysInTurn(now: number): Way[] {
+  #waysInTurn(now: number, isQuiet: boolean): Way[] {
     const ways = this.ways
     const due = ways.filter((way) => (this.#ways.get(way)?.drainedUntil ?? 0) <= now)
     const among = due.length === 0 ? ways : due
     const next = this.#lastWay === undefined ? 0 : (among.indexOf(this.#lastWay) + 1) % among.length
     const inTurn = [...among.slice(next), ...among.slice(0, next)]
     this.#lastWay = inTurn[0]
-    return inTurn
+    if (!isQuiet) return inTurn
+    // Nothing was announced: one way at a time is tried, in case an announcement was lost.
+    for (const way of this.#ways.values()) way.drainedUntil = now + RECHECK_MS
+    return inTurn.slice(0, 1)
   }
 
   /** Busy keys must not keep all slots: while others may have rows, some of the room is theirs. */
