@@ -1305,7 +1305,20 @@ $procedure$;
 
 CREATE TRIGGER audit_retained BEFORE DELETE ON leasehold.audit FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_young_audit();
 
-CREATE TRIGGER outbox_checked BEFORE INSERT OR UPDATE ON leasehold.outbox FOR EACH ROW EXECUTE FUNCTION leasehold.check_outbox_event();
+CREATE TRIGGER outbox_checked BEFORE INSERT ON leasehold.outbox FOR EACH ROW EXECUTE FUNCTION leasehold.check_outbox_event();
+
+CREATE TRIGGER outbox_checked_change BEFORE UPDATE ON leasehold.outbox FOR EACH ROW WHEN (((
+        CASE old.status
+            WHEN 'PENDING'::text THEN ((new.status = 'PENDING'::text) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token)))
+            WHEN 'CLAIMED'::text THEN (new.status = ANY (ARRAY['CLAIMED'::text, 'PUBLISHED'::text, 'PENDING'::text, 'DEAD'::text]))
+            ELSE ((new.status = old.status) OR (new.status = 'PENDING'::text))
+        END AND (new.lock_token >= old.lock_token) AND
+        CASE new.status
+            WHEN 'PENDING'::text THEN (num_nonnulls(new.claimed_at, new.claimed_by, new.locked_until, new.published_at, new.published_by, new.dead_at) = 0)
+            WHEN 'CLAIMED'::text THEN ((num_nulls(new.claimed_at, new.claimed_by, new.locked_until) = 0) AND (num_nonnulls(new.published_at, new.published_by, new.dead_at) = 0))
+            WHEN 'PUBLISHED'::text THEN ((num_nonnulls(new.claimed_by, new.locked_until, new.dead_at) = 0) AND (new.published_at IS NOT NULL) AND ((new.claimed_at IS NULL) = (new.published_by IS NULL)))
+            ELSE ((num_nonnulls(new.claimed_at, new.claimed_by, new.locked_until, new.published_at, new.published_by) = 0) AND (new.dead_at IS NOT NULL))
+        END AND ((NOT new.parked) OR (new.status = 'DEAD'::text)) AND ((new.attempts >= 0) AND (new.attempts <= 1000000)) AND ((new.expiries >= 0) AND (new.expiries <= 1000000)) AND (new.lock_token >= 0) AND (new.bucket = old.bucket) AND (jsonb_typeof(new.headers) = 'object'::text) AND (jsonb_typeof(COALESCE(new.history, '[]'::jsonb)) = 'array'::text)) IS NOT TRUE)) EXECUTE FUNCTION leasehold.check_outbox_event();
 
 CREATE TRIGGER outbox_written AFTER INSERT ON leasehold.outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_workers('outbox');
 
@@ -2291,6 +2304,8 @@ comment on table leasehold.workers is 'The registry of worker processes: those t
 comment on trigger audit_retained on leasehold.audit is 'Whoever may delete old entries can delete no young ones.';
 
 comment on trigger outbox_checked on leasehold.outbox is 'Gives event ids, and refuses what an event must not be, whatever program writes it.';
+
+comment on trigger outbox_checked_change on leasehold.outbox is 'Refuses what an event must not become, whatever program writes it.';
 
 comment on trigger outbox_written on leasehold.outbox is 'Wakes the relays, whatever statement inserts the events.';
 

@@ -52,7 +52,7 @@ const PURPOSES = [
   ],
   ['claim suspects', 'Claims rows under which two worker processes died.', 'suspects keys in_flight pkey'],
   ['find suspects', 'The rows that it would take.', 'suspects keys in_flight'],
-  ['next due', 'In how many milliseconds the next row is due that is not yet.', 'pending suspects arrivals'],
+  ['next due', 'In how many milliseconds the next row is due that is not yet.', 'due suspects arrivals'],
   ['renew', 'Extends the leases that are still ours and alive.', 'pkey'],
   [
     'held to renew',
@@ -89,6 +89,7 @@ const INDEXES = {
   outbox: {
     pkey: ['outbox_pkey'],
     pending: ['outbox_pending'],
+    due: ['outbox_pending'],
     suspects: ['outbox_suspects'],
     arrivals: ['outbox_arrivals'],
     waiting_keys: ['outbox_arrivals'],
@@ -98,6 +99,7 @@ const INDEXES = {
   webhook_outbox: {
     pkey: ['webhook_outbox_pkey'],
     pending: ['webhook_outbox_pending'],
+    due: ['webhook_outbox_pending'],
     suspects: ['webhook_outbox_suspects'],
     keys: ['webhook_outbox_keys'],
     waiting_keys: ['webhook_outbox_keys'],

@@ -330,7 +330,7 @@ describe('a table that does not fit its declaration', () => {
       { attempts: { column: false, error: false } },
       [
         'no index serves the search for suspects',
-        `CREATE INDEX CONCURRENTLY payments_suspects ON app.payments (created_at, id) WHERE status in ('pending', 'detected') AND coalesce(expiries, 0) >= 2;`,
+        `CREATE INDEX CONCURRENTLY payments_suspects ON app.payments (created_at, id) WHERE (status in ('pending', 'detected')) AND coalesce(expiries, 0) >= 2;`,
       ],
     ],
   ])(

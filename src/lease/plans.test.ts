@@ -74,6 +74,8 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
         ).toEqual([])
         // These read the first entry of each bucket, or all that is leased, and name no bucket.
         if (statement.purpose.endsWith(' buckets')) continue
+        // Suspects are few: where their index is not in the order in which they are due, all of them are read.
+        if (statement.purpose === 'next due' && table.bucket === undefined) continue
         for (const node of nodes)
           expect(isNarrow(node, table), `${label}: ${JSON.stringify(node)}`).toBe(true)
       }
