@@ -11,6 +11,7 @@ import {
   startRunner,
   type WorkerProcess,
 } from '../../test/support/worker-process.ts'
+import { A_TOKEN } from '../../test/support/tokens.ts'
 import { type ChunkRecord, emptySync, statesOf, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
@@ -176,7 +177,7 @@ it('D10: a chunk that kills every runner fails after the attempts that its defin
       state: 'FAILED',
       attempts: 4,
       expiries: 4,
-      lock_token: '5',
+      lock_token: A_TOKEN,
       error_message: expect.stringContaining('given up after 4 attempts: its workers died') as unknown,
     } satisfies Partial<Record<keyof ChunkRecord, unknown>>,
   ])
