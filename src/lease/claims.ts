@@ -136,7 +136,7 @@ export class ClaimReader<Row extends object> {
     // A whole number, as `pg` or a parser that somebody has set for it hands it out.
     const token = BigInt(values[TOKEN_AT] as string | number | bigint)
     const key: unknown = this.#orderingKey === undefined ? undefined : row[this.#orderingKey]
-    const orderingKey = key === undefined || key === null ? undefined : String(key)
+    const orderingKey = textOrNull(key) ?? undefined
     const lease = new ClaimedLease(String(values[idAt]), this.#owner, bucket, token, until, orderingKey)
     // The caller says of which type the table's own columns are.
     return { lease, row: row as Row, values }
@@ -159,11 +159,10 @@ export class ClaimReader<Row extends object> {
     const { order, place } = this.#positions
     if (place !== undefined) return Number(a.values[place]) - Number(b.values[place])
     for (let i = 0; i < order.length; i += 1) {
-      const [x, y] = [a.values[order[i] ?? 0] ?? null, b.values[order[i] ?? 0] ?? null]
+      const [x, y] = [textOrNull(a.values[order[i] ?? 0]), textOrNull(b.values[order[i] ?? 0])]
       if (x === y) continue
       const { type = '', direction } = this.#order[i] ?? {}
-      const ascending =
-        x === null ? 1 : y === null ? -1 : compareTexts(String(x), String(y), NUMBERS.has(type))
+      const ascending = x === null ? 1 : y === null ? -1 : compareTexts(x, y, NUMBERS.has(type))
       if (ascending !== 0) return direction === 'desc' ? -ascending : ascending
     }
     return 0
@@ -180,7 +179,9 @@ function compareTexts(x: string, y: string, areNumbers: boolean): number {
 }
 
 function textOrNull(value: unknown): string | null {
-  return value === null || value === undefined ? null : String(value)
+  // Ids and ordering keys are texts or numbers, and what else is in the order was cast to text.
+  const plain = value as string | number | bigint | null | undefined
+  return plain === null || plain === undefined ? null : String(plain)
 }
 
 export const MAX_DURATION_MS = 1e12

@@ -387,7 +387,8 @@ function storable(text: string): string {
 function readReaped([id, stored, token, exhausted, stale]: AnswerRow): Reaped {
   const rest = { id: String(id), staleMs: Number(stale), exhausted: exhausted === true }
   const held = String(stored)
-  if (token !== null) return stringifiable({ ...rest, owner: held, token: BigInt(String(token)) })
+  // The statement returns it as a text.
+  if (token !== null) return stringifiable({ ...rest, owner: held, token: BigInt(token as string) })
   const [, owner = held, carried = '0'] = /^(.*)#(\d+)$/s.exec(held) ?? []
   return stringifiable({ ...rest, owner, token: BigInt(carried) })
 }
