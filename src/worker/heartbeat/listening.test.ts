@@ -163,8 +163,10 @@ it('RULE-020-052: while the server has no free connection, a process that lost i
   async function endListening(): Promise<boolean> {
     const refused = events.next('notListening', ({ error }) => /connection slots|clients/.test(String(error)))
     const again = events.next('listening')
+    // By its name: the registry does not know yet of a session that has just begun to listen.
     await admin.query({
-      text: 'select pg_terminate_backend(session_pid) from leasehold.workers where session_pid is not null',
+      text: 'select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1',
+      values: [`leasehold ${runtime?.id}`],
     })
     await takeAllConnections()
     return Promise.race([refused.then(() => true), again.then(() => false)])
