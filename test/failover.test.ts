@@ -99,12 +99,12 @@ function startLoad(databaseUrl: string) {
     startRelay(processes, {
       databaseUrl,
       sinkUrl: broker.url,
-      // Slow enough for every heartbeat to find rows in flight.
-      publishMs: 20,
+      // Slow enough for every heartbeat to find rows that have been in flight for half of its interval.
+      publishMs: 50,
       maxBatch: 10,
       tell: CONNECTED,
       // Neither can hold all keys, so that both have something to do.
-      settings: { ...TIMING, concurrency: 8, prefetch: 0 },
+      settings: { ...TIMING, heartbeatMs: 60, concurrency: 8, prefetch: 0 },
       runtime: { presenceMs: 500 },
     }),
   )

@@ -543,7 +543,7 @@ export class Scans<Row extends object> {
     const now = this.#now()
     const { more, fullScanCursor, fullScanMs, nextFullScan } = state
     const isCheap = !more && fullScanCursor === undefined && fullScanMs < CHEAP_SCAN_MS
-    if ((now >= nextFullScan || isCheap) && !state.isFullScanUnderWay) {
+    if ((now >= nextFullScan || isCheap || state.cursor === undefined) && !state.isFullScanUnderWay) {
       // Another scan that starts meanwhile does not do the same.
       state.nextFullScan = now + MAX_FULL_SCAN_PAUSE_MS
       state.isFullScanUnderWay = true
