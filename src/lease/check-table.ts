@@ -252,8 +252,8 @@ function roomMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
 
 /** What the statements call their own columns; an id, order or group column of that name would be ambiguous. */
 const RESERVED = new Set(
-  `held_token held_owner held_until suspect suspects bytes bytes_before claimable key_is_free ready step found room row_due_at
-  nth nth_of_all exhausted met1 met2`.split(/\s+/),
+  `held_token held_owner held_until bytes total claimable ready step found room row_due_at exhausted key_cursor of_group
+  read read_to no_room_from`.split(/\s+/),
 )
 
 function nameMismatches(table: LeaseTable): Mismatch[] {

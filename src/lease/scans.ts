@@ -240,8 +240,9 @@ export class Scans<Row extends object> {
   /** There was nothing to claim, and nothing has changed since, as far as is known. */
   get #isQuiet(): boolean {
     const now = this.#now()
+    // Groups are scanned as a whole each time.
     const isDue = (way: WayState): boolean => !way.hasSeenAll && way.nextFullScan <= now
-    if ([...this.#ways.values()].some(isDue)) return false
+    if (!this.#hasGroups && [...this.#ways.values()].some(isDue)) return false
     return this.#runner.statements.nextDue === undefined ? this.#foundNothing : this.#isDueKnown
   }
 
