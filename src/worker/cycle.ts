@@ -67,7 +67,7 @@ export class WorkerCycle<Row extends object> {
   #isOver = false
   /** Rows in pipelines that settle them. */
   #settling = 0
-  /** The room that pipelines on their way take up: what they settle or what they claim, whichever is more. */
+  /** The room that pipelines on their way take up: what they settle, and what they claim. */
   #reserved = 0
   /** How often `claimSoon` was called. */
   #claimsRequested = 0
@@ -213,10 +213,9 @@ export class WorkerCycle<Row extends object> {
     const canClaim = gate.open && bytes > 0 && !this.#timing.isClaiming
     const mayClaim = canClaim && this.#timing.mayClaim(now)
     const isSettling = this.#isSettlementDue(slots, now, mayClaim)
-    // What is settled by the same pipeline makes room; what has to wait takes it up.
-    const settled = isSettling ? Math.min(batch, this.#finished.size) : 0
-    const waiting = this.#reserved + this.#settler.pending + this.#finished.size - settled
-    const room = Math.max(0, Math.min(batch, slots.room - waiting))
+    // A row is in flight until it is known to be settled: another session may have locked it (RULE-020-041).
+    const unsettled = this.#reserved + this.#settler.pending + this.#finished.size
+    const room = Math.max(0, Math.min(batch, slots.room - unsettled))
     const finished = isSettling ? this.#settler.trusted(this.#finished.take(batch, now), now) : []
     // The next rows of the keys that are settled can be claimed now.
     const wanted = mayClaim || (canClaim && haveKeys(finished)) ? room : 0
@@ -280,9 +279,8 @@ export class WorkerCycle<Row extends object> {
     const { finished, rows } = due
     const sent = { sentAt: this.#now() }
     const settling = finished.reduce((sum, batch) => sum + batch.rows.length, 0)
-    const reserved = Math.max(settling, rows)
     this.#settling += settling
-    this.#reserved += reserved
+    this.#reserved += settling + rows
     if (settling > 0) this.#unanswered.add(sent)
     // The row that is due now may be one that a scan from the cursor on does not find.
     if (rows > 0 && this.#timing.claimSent(sent.sentAt)) this.#cycle.wake()
@@ -291,7 +289,7 @@ export class WorkerCycle<Row extends object> {
     const release = (): void => {
       if (isAnswered) return
       isAnswered = true
-      this.#reserved -= reserved
+      this.#reserved -= rows
       if (rows > 0) this.#timing.claimReturned()
       this.#tellRoom(due, claim)
     }
@@ -315,6 +313,7 @@ export class WorkerCycle<Row extends object> {
     } finally {
       this.#unanswered.delete(sent)
       this.#settling -= settling
+      this.#reserved -= settling
       release()
       // Whether handlers may be started can have changed.
       slots.fill()
