@@ -46,6 +46,8 @@ export interface CycleAnswer<Row> {
 export interface CycleClaim<Row> extends Claim<Row> {
   /** No row can be claimed at this moment, apart from those that `dueInMs` and `nextScanInMs` announce. */
   readonly drained: boolean
+  /** How many of the rows are the next ones of keys of which rows were settled. */
+  readonly continued: number
   /** When a scan from the start is affordable that may find rows before the cursor, or a bucket is looked at again. */
   readonly nextScanInMs?: number
 }
@@ -107,7 +109,8 @@ export class LeaseCycle<Row extends object> {
     if (room !== undefined) this.keysFreed(settled)
     const harvest = emptyHarvest<Row>()
     const sentAt = clock.monotonicNow()
-    const scanned = room === undefined ? [] : await this.#bucketsToScan()
+    const isScanning = room !== undefined && room.continueOnly !== true
+    const scanned = isScanning ? await this.#bucketsToScan() : []
     const parts = this.#parts(batches, room, scanned, harvest)
     const answers = await this.#sendAll(parts)
     const tookMs = clock.monotonicNow() - sentAt
@@ -118,7 +121,9 @@ export class LeaseCycle<Row extends object> {
       this.keysFreed(settled)
       return { ended }
     }
-    return { ended, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
+    if (isScanning) return { ended, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
+    const claim = this.#claimed(room, harvest, { sentAt, more: false })
+    return { ended, claim: { ...claim, drained: false, continued: harvest.continued } }
   }
 
   /** A claim by itself, by one way after the other, until there is no more room. From the start. */
@@ -206,7 +211,8 @@ export class LeaseCycle<Row extends object> {
     }
     // Of other buckets only the keys continue whose rows were settled.
     for (const [bucket, scans] of this.#scans) {
-      const keys = scanned.includes(bucket) ? 0 : Math.min(scans.continued, Math.floor(rows / 2))
+      const most = room.continueOnly === true ? rows : Math.floor(rows / 2)
+      const keys = scanned.includes(bucket) ? 0 : Math.min(scans.continued, most)
       if (keys > 0) add(bucket, keys, (part) => scans.planContinued(part, harvest))
     }
     const each = [...scanned]
@@ -320,6 +326,7 @@ export class LeaseCycle<Row extends object> {
     return {
       ...this.#claimed(room, harvest, { sentAt, more }),
       drained,
+      continued: harvest.continued,
       ...(nextScanInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs }),
     }
   }

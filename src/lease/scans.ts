@@ -79,6 +79,8 @@ export interface ClaimRoom {
   /** Where the table has groups. */
   readonly groups?: readonly Group[] | undefined
   readonly suspects?: SuspectRoom | undefined
+  /** Claim the next rows of keys that can continue, and look for no others. */
+  readonly continueOnly?: boolean | undefined
 }
 
 /** What the claims of one pipeline have found. */
@@ -88,12 +90,14 @@ export interface Harvest<Row> {
   /** The only suspect is one that has to run alone, as far as is known. */
   alone: boolean
   dueInMs: number | undefined
+  /** How many of the rows are the next ones of keys that continue. */
+  continued: number
   /** A claim was stopped by a row or has lost a race: there may be more. */
   isInterrupted: boolean
 }
 
 export function emptyHarvest<Row>(): Harvest<Row> {
-  return { rows: [], suspects: [], alone: false, dueInMs: undefined, isInterrupted: false }
+  return { rows: [], suspects: [], alone: false, dueInMs: undefined, continued: 0, isInterrupted: false }
 }
 
 /** A claim that is due, to be sent together with others. */
@@ -263,6 +267,7 @@ export class Scans<Row extends object> {
 
   /** Everything that is due, for as many rows as there is room. */
   plan(room: ClaimRoom, harvest: Harvest<Row>): DueClaim[] {
+    if (room.continueOnly === true) return this.planContinued(room, harvest)
     this.#turn += 1
     if (room.suspects === undefined) this.#isLonelyNext = false
     const now = this.#now()
@@ -376,6 +381,7 @@ export class Scans<Row extends object> {
       (rows) => {
         const found = this.#reader.read(rows, this.#bucket)
         harvest.rows.push(...found)
+        harvest.continued += found.length
         // Some did not fit into the byte budget.
         if (this.#foundIn(rows) > found.length) this.continueKeys(keys)
       },

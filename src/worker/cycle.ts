@@ -42,6 +42,8 @@ interface Due<Row> {
   /** The most bytes to claim. */
   readonly bytes: number
   readonly groups: OpenGroups | undefined
+  /** Claim only the next rows of the keys of finished rows. */
+  readonly continueOnly: boolean
   readonly suspects: SuspectRoom | undefined
   /** How often `claimSoon` had been called when this was taken. */
   readonly claimsRequested: number
@@ -49,6 +51,9 @@ interface Due<Row> {
 
 /** A settlement that takes longer than this is stalled: no further handler is started until it is answered. */
 const STALLED_MS = 1_000
+
+/** While a claim is on its way, finished rows wait so long for the next pipeline, unless they fill one. */
+const JOIN_NEXT_PIPELINE_MS = 50
 
 /**
  * The cycle of a worker: it gathers what is due (finished rows to settle, the next ones to claim), sends it as one pipeline,
@@ -77,6 +82,8 @@ export class WorkerCycle<Row extends object> {
   #settlementFailed = false
   /** Since the table was last drained, a claim may have passed over suspects. */
   #skippedSuspects = false
+  /** The last ordering keys of which rows were settled had further rows: they do not wait for others. */
+  #isContinuing = false
   #emptyScans = 0
   readonly #claimSuspect = (): void => this.claimSoon()
 
@@ -219,10 +226,11 @@ export class WorkerCycle<Row extends object> {
     const finished = isSettling ? this.#settler.trusted(this.#finished.take(batch, now), now) : []
     // The next rows of the keys that are settled can be claimed now.
     const wanted = mayClaim || (canClaim && haveKeys(finished)) ? room : 0
+    const continueOnly = !mayClaim && tableGroups === undefined
     const { groups, rows } = this.#openGroups(tableGroups, wanted, now)
     if (finished.length === 0 && rows === 0) return undefined
-    const suspects = this.#takeSuspectRoom(rows)
-    return { finished, rows, bytes, groups, suspects, claimsRequested: this.#claimsRequested }
+    const suspects = continueOnly ? undefined : this.#takeSuspectRoom(rows)
+    return { finished, rows, bytes, groups, continueOnly, suspects, claimsRequested: this.#claimsRequested }
   }
 
   /** Infinite where the table does not declare how large a row is. */
@@ -263,34 +271,44 @@ export class WorkerCycle<Row extends object> {
 
   #isSettlementDue(slots: Slots<Row>, now: number, isClaiming: boolean): boolean {
     if (this.#finished.size === 0) return false
-    const { settings } = this.#options
-    if (isClaiming || this.#isHurried || this.#finished.isDue(now, settings())) return true
+    const { batch, settleDelayMs } = this.#options.settings()
+    const waitMs = this.#settleDelayMs
+    if (isClaiming || this.#isHurried || this.#finished.isDue(now, { batch, settleDelayMs: waitMs }))
+      return true
     // With nothing in processing there are no others to wait for, unless a claim is about to be sent anyway.
-    return slots.isEmpty && this.#timing.nextAt(now) > now + settings().settleDelayMs
+    if (!slots.isEmpty || this.#timing.isClaiming) return false
+    return this.#isContinuing || this.#timing.nextAt(now) > now + settleDelayMs
+  }
+
+  /** How long finished rows wait for others. */
+  get #settleDelayMs(): number {
+    const { settleDelayMs } = this.#options.settings()
+    return this.#timing.isClaiming ? Math.max(settleDelayMs, JOIN_NEXT_PIPELINE_MS) : settleDelayMs
   }
 
   #idleFor(now: number): number {
     if (this.#timing.isBackingOff(now)) return Math.max(1, this.#timing.nextAt(now) - now)
-    const settleAt = this.#finished.waitsSince + this.#options.settings().settleDelayMs
+    const settleAt = this.#finished.waitsSince + this.#settleDelayMs
     return Math.max(1, Math.min(this.#timing.nextAt(now), settleAt) - now)
   }
 
   async #send(due: Due<Row>, slots: Slots<Row>): Promise<void> {
-    const { finished, rows } = due
+    const { finished, rows, continueOnly } = due
+    const isScanning = rows > 0 && !continueOnly
     const sent = { sentAt: this.#now() }
     const settling = finished.reduce((sum, batch) => sum + batch.rows.length, 0)
     this.#settling += settling
     this.#reserved += settling + rows
     if (settling > 0) this.#unanswered.add(sent)
     // The row that is due now may be one that a scan from the cursor on does not find.
-    if (rows > 0 && this.#timing.claimSent(sent.sentAt)) this.#cycle.wake()
+    if (isScanning && this.#timing.claimSent(sent.sentAt)) this.#cycle.wake()
     let claim: CycleClaim<Row> | undefined
     let isAnswered = false
     const release = (): void => {
       if (isAnswered) return
       isAnswered = true
       this.#reserved -= rows
-      if (rows > 0) this.#timing.claimReturned()
+      if (isScanning) this.#timing.claimReturned()
       this.#tellRoom(due, claim)
     }
     try {
@@ -321,7 +339,14 @@ export class WorkerCycle<Row extends object> {
     }
   }
 
-  async #sendPipeline({ finished, rows, bytes, groups, suspects }: Due<Row>): Promise<CycleAnswer<Row>> {
+  async #sendPipeline({
+    finished,
+    rows,
+    bytes,
+    groups,
+    continueOnly,
+    suspects,
+  }: Due<Row>): Promise<CycleAnswer<Row>> {
     const { leaseMs } = this.#options.settings()
     return this.#cycle.send({
       settlements: finished.map(({ outcome, rows: ended, args }) => ({
@@ -329,7 +354,9 @@ export class WorkerCycle<Row extends object> {
         leases: ended.map(({ lease }) => lease),
         args,
       })),
-      ...(rows === 0 ? {} : { room: { rows, bytes, leaseMs, groups: groups?.groups, suspects } }),
+      ...(rows === 0
+        ? {}
+        : { room: { rows, bytes, leaseMs, groups: groups?.groups, suspects, continueOnly } }),
     })
   }
 
@@ -358,14 +385,17 @@ export class WorkerCycle<Row extends object> {
     const { claimed, drained, more, dueInMs, nextScanInMs } = claim
     const now = this.#now()
     const found = claimed.length
-    this.#timing.scanned({ found, drained }, now, { ms: settings().pollMs, woken: isWoken() })
-    const isRoomSoon = (due.groups?.recheckInMs ?? Number.POSITIVE_INFINITY) < settings().pollMs
-    if (found === 0 && drained && !isRoomSoon) this.#emptyScans += 1
-    // It was sent before something became claimable, and need not have seen it.
-    if (due.claimsRequested !== this.#claimsRequested) this.#claimNow()
-    if (dueInMs !== undefined) this.#timing.expect(now + dueInMs)
-    if (nextScanInMs !== undefined) this.#timing.expect(now + nextScanInMs)
-    if (more) slots.sawBacklog()
+    if (claim.continued > 0 || haveKeys(due.finished)) this.#isContinuing = claim.continued > 0
+    if (!due.continueOnly) {
+      this.#timing.scanned({ found, more, drained }, now, { ms: settings().pollMs, woken: isWoken() })
+      const isRoomSoon = (due.groups?.recheckInMs ?? Number.POSITIVE_INFINITY) < settings().pollMs
+      if (found === 0 && drained && !isRoomSoon) this.#emptyScans += 1
+      // It was sent before something became claimable, and need not have seen it.
+      if (due.claimsRequested !== this.#claimsRequested) this.#claimNow()
+      if (dueInMs !== undefined) this.#timing.expect(now + dueInMs)
+      if (nextScanInMs !== undefined) this.#timing.expect(now + nextScanInMs)
+      if (more) slots.sawBacklog()
+    }
     if (found === 0) return
     events.emit('claimed', { ...this.#source, count: found, full: more, durationMs: now - sentAt })
     const rows = inFlight.add(claim, sentAt)

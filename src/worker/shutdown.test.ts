@@ -187,7 +187,9 @@ describe.each([
       try {
         const never = async (): Promise<never> => new Promise<never>(() => undefined)
         // The heartbeat renews it.
-        const claims = [{ ...claimed, drained: true, trustedUntil: Date.now() + 100 * settings.leaseMs }]
+        const claims = [
+          { ...claimed, drained: true, continued: 0, trustedUntil: Date.now() + 100 * settings.leaseMs },
+        ]
         const signals: unknown[] = []
         const worker = new Worker<Job>({
           name: 'jobs',

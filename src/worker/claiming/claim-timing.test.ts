@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { ClaimTiming } from './claim-timing.ts'
 
 const POLL = { ms: 1_000, woken: false }
-const EMPTY = { found: 0, drained: true }
+const EMPTY = { found: 0, more: false, drained: true }
 
 function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): void {
   timing.claimSent(0)
@@ -12,7 +12,7 @@ function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): vo
 
 it.each([0, 50])('while there are more rows, claims follow without a pause (found: %d)', (found) => {
   const timing = new ClaimTiming(() => 0)
-  claim(timing, 0, { found, drained: false })
+  claim(timing, 0, { found, more: true, drained: false })
   expect(timing.mayClaim(0)).toBe(true)
 })
 
@@ -25,7 +25,7 @@ it.each([
   'a claim that found %d rows and no more is followed by one after %d ms, and that one by a poll',
   (found, after) => {
     const timing = new ClaimTiming(() => 0)
-    claim(timing, 100, { found, drained: true })
+    claim(timing, 100, { found, more: false, drained: true })
     expect([timing.mayClaim(99 + after), timing.mayClaim(100 + after)]).toEqual([false, true])
     claim(timing, 110)
     expect(timing.nextAt(111)).toBe(1_110)
@@ -34,7 +34,7 @@ it.each([
 
 it('a wake-up ends the pause after a claim that found few rows', () => {
   const timing = new ClaimTiming(() => 0)
-  claim(timing, 100, { found: 5, drained: true })
+  claim(timing, 100, { found: 5, more: false, drained: true })
   timing.wake(101)
   expect(timing.mayClaim(101)).toBe(true)
 })

@@ -99,14 +99,14 @@ export class ClaimTiming {
    * that many workers spread out.
    */
   scanned(
-    { found, drained }: { readonly found: number; readonly drained: boolean },
+    { found, more, drained }: { readonly found: number; readonly more: boolean; readonly drained: boolean },
     now: number,
     poll: { readonly ms: number; readonly woken: boolean },
   ): void {
     const pollMs = poll.ms * (poll.woken ? POLL_FACTOR_WHEN_WOKEN : 1) * (1 + this.#random() / 2)
-    if (!drained) this.#claimAt = 0
+    if (more) this.#claimAt = 0
     else if (found > 0) this.#claimAt = now + Math.min(MAX_PAUSE_MS, found * PAUSE_PER_ROW_MS)
-    else this.#claimAt = now + (this.#claimsAfterWake.shift() ?? pollMs)
+    else this.#claimAt = drained ? now + (this.#claimsAfterWake.shift() ?? pollMs) : 0
   }
 
   /** No claim before the next poll, or before a row becomes due that is expected to. */
