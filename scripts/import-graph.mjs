@@ -80,6 +80,37 @@ export function drawGraph(arrows) {
   return ['```mermaid', 'flowchart TD', ...lines.toSorted((a, b) => (a < b ? -1 : 1)), '```'].join('\n')
 }
 
+/** The files of this folder that import themselves through others, types included; each with one way back to itself. */
+export async function cyclesWithin(folder) {
+  const directory = join(SRC, folder)
+  const files = (await readdir(directory, { recursive: true }))
+    .filter((file) => file.endsWith('.ts') && !file.endsWith('.test.ts'))
+    .map((file) => join(directory, file))
+  const imports = new Map()
+  for (const file of files) {
+    const specifiers = [...(await readFile(file, 'utf8')).matchAll(/(?:from|import\()\s*'(\.[^']+)'/g)]
+    imports.set(
+      file,
+      specifiers
+        .map(([, specifier]) => join(dirname(file), specifier))
+        .filter((each) => files.includes(each)),
+    )
+  }
+  const wayBack = (file) => {
+    const waiting = [[file]]
+    const visited = new Set()
+    for (const way of waiting)
+      for (const next of imports.get(way.at(-1))) {
+        if (next === file) return way.map((each) => relative(directory, each)).join(' → ')
+        if (visited.has(next)) continue
+        visited.add(next)
+        waiting.push([...way, next])
+      }
+    return undefined
+  }
+  return files.map(wayBack).filter((way) => way !== undefined)
+}
+
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const arrows = await importsBetweenFolders()
   process.stdout.write(`${drawGraph(arrows)}\n`)

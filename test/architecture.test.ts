@@ -1,11 +1,23 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { expect, it } from 'vitest'
-import { drawGraph, importsBetweenFolders, LAYERS, wrongArrows } from '../scripts/import-graph.mjs'
+import {
+  cyclesWithin,
+  drawGraph,
+  importsBetweenFolders,
+  LAYERS,
+  wrongArrows,
+} from '../scripts/import-graph.mjs'
 
 it('folders import from lower layers only, so there is no cycle between folders', async () => {
   const arrows = await importsBetweenFolders()
   expect(arrows.length).toBeGreaterThan(20)
   expect(wrongArrows(arrows)).toEqual([])
+})
+
+it('no file of the kernel or of the worker imports itself through others', async () => {
+  expect([await cyclesWithin('lease'), await cyclesWithin('worker')]).toEqual([[], []])
+  // A folder that has some shows that they are found.
+  expect(await cyclesWithin('cli')).not.toEqual([])
 })
 
 it('every folder of src has a layer', async () => {

@@ -3,7 +3,7 @@ import { LeaseholdError } from '../errors.ts'
 import { tokenAsText } from '../stringifiable.ts'
 import type { Lease } from './lease.ts'
 import type { AnswerRow } from './runner.ts'
-import type { Reaped } from './store.ts'
+import type { Reaped } from './reap.ts'
 import { type LeaseTable, tableName } from './table.ts'
 import { MAX_BATCH, returned, type ReturnedSql, type TableSql, TOKEN_AT, UNTIL_AT } from './table-sql.ts'
 

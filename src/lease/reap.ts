@@ -21,6 +21,18 @@ import {
   TOKEN_MARK,
 } from './table-sql.ts'
 
+/** A lease that was taken back. */
+export interface Reaped {
+  readonly id: string
+  /** Who held the row. */
+  readonly owner: string
+  readonly token: bigint
+  /** How long the lease had been over. */
+  readonly staleMs: number
+  /** Its attempts are used up. */
+  readonly exhausted: boolean
+}
+
 /**
  * Takes leases back and reports whose they were (RULE-020-021): those that expired, or all of one owner that is known to
  * be dead, however long they would still run. Fencing makes the second as safe as the first. With ids, only those.

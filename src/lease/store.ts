@@ -22,6 +22,7 @@ import { type Lease, trustedUntil } from './lease.ts'
 import { type Batch, type Ended, joined, LeaseBatches } from './lease-batches.ts'
 import { type AnswerRow, StatementRunner, type Values } from './runner.ts'
 import type { ClaimRoom } from './scans.ts'
+import type { Reaped } from './reap.ts'
 import type { BatchStatements } from './settle.ts'
 import { type LeaseTable, tableName } from './table.ts'
 import { MAX_BATCH } from './table-sql.ts'
@@ -29,6 +30,7 @@ import { MAX_BATCH } from './table-sql.ts'
 export type { Claim, Claimed, ClaimRequest, Group } from './claims.ts'
 export type { CycleAnswer, CycleClaim, CycleOptions } from './cycle.ts'
 export type { Ended } from './lease-batches.ts'
+export type { Reaped } from './reap.ts'
 export type { ClaimRoom, SuspectRoom } from './scans.ts'
 
 export interface Renewal {
@@ -60,17 +62,6 @@ export interface LivingOwners {
   readonly owners: readonly string[]
   /** For how long after the end of its lease a row is left to its owner. */
   readonly graceMs: number
-}
-
-export interface Reaped {
-  readonly id: string
-  /** Who held the row. */
-  readonly owner: string
-  readonly token: bigint
-  /** How long the lease had been over. */
-  readonly staleMs: number
-  /** Its attempts are used up. */
-  readonly exhausted: boolean
 }
 
 /** The arguments of an outcome for one row: scalars, dates, bytes or JSON. */

@@ -4,7 +4,6 @@ import { within } from '../../timeout.ts'
 import type { PauseReason } from '../events.ts'
 import { createLoop, type Loop } from '../loop.ts'
 import { timerMs } from '../completion/outcome.ts'
-import type { Worker } from '../worker.ts'
 
 export interface PauseChange {
   readonly reason: PauseReason
@@ -74,7 +73,14 @@ export interface SinkProbe {
 const MAX_CHECK_MS = 5_000
 
 /** Pauses claiming as long as the sink is not well. Probing goes on, so that it resumes by itself. */
-export function createSinkProbe(probe: SinkProbe, worker: Pick<Worker, 'name' | 'pause' | 'resume'>): Loop {
+export function createSinkProbe(
+  probe: SinkProbe,
+  worker: {
+    readonly name: string
+    pause(reason: PauseReason, forMs?: number, error?: unknown): void
+    resume(reason: PauseReason): void
+  },
+): Loop {
   return createLoop({
     name: `probe of ${worker.name}`,
     work: async (stop) => {

@@ -1,10 +1,10 @@
+import type { Lease } from '../../lease/lease.ts'
 import type { LeaseStore } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { Clock } from '../../clock.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import type { Events } from '../events.ts'
 import { latenciesOf, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { WorkerCycle } from '../cycle.ts'
 import {
   agrees,
   failureOf,
@@ -26,7 +26,13 @@ export interface CompletionOptions<Row extends object> {
   readonly random: () => number
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
-  readonly cycle: Pick<WorkerCycle<Row>, 'settle' | 'release' | 'notify' | 'keysFreed'>
+  /** Settles and releases. */
+  readonly cycle: {
+    settle(row: RowInFlight<Row>, outcome: Outcome, now: number): void
+    release(rows: readonly RowInFlight<Row>[], delayMs?: number): void
+    keysFreed(leases: readonly Lease[]): void
+    notify(): void
+  }
   readonly gate: Pick<PauseGate, 'shut' | 'isShutFor'>
   readonly describe?: ((row: Row) => Readonly<Record<string, string>>) | undefined
 }

@@ -4,7 +4,6 @@ import type { Completion } from '../completion/completion.ts'
 import { type HandlerResult, type Outcome, RETURNED_NOTHING } from '../completion/outcome.ts'
 import type { Events } from '../events.ts'
 import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { WorkerCycle } from '../cycle.ts'
 import type { WorkerSettings } from '../settings.ts'
 import { createLimiter, type Limiter, type Limits } from './limits.ts'
 import { Prefetch } from './prefetch.ts'
@@ -19,7 +18,11 @@ export interface SlotsOptions<Row extends object> {
   readonly run: (row: RowInFlight<Row>) => Promise<Outcome | void>
   readonly gate: Pick<PauseGate, 'open'>
   readonly inFlight: Pick<RowsInFlight<Row>, 'isTrusted'>
-  readonly cycle: Pick<WorkerCycle<Row>, 'isStalled' | 'releaseFor'>
+  readonly cycle: {
+    /** No further handler is to be started at the moment. */
+    readonly isStalled: boolean
+    releaseFor(rows: readonly RowInFlight<Row>[], forMs: number): void
+  }
   readonly completion: Pick<Completion<Row>, 'handlerEnded' | 'endedUnexpectedly'>
 }
 
