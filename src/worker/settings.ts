@@ -12,9 +12,9 @@ export interface WorkerSettings extends Timing {
   readonly prefetch: number
   /** The most bytes of rows in flight, where the table says how large a row is; one row may always be claimed. */
   readonly prefetchBytes: number
-  /** The most rows of one claim, and of one settlement. */
+  /** The most rows that one pipeline claims, and the most that it settles. */
   readonly batch: number
-  /** How many claims and settlements may be on their way at once. Counts from the start of the worker on. */
+  /** How many pipelines may be on their way at once, of which one claims. Counts from the start of the worker on. */
   readonly claimLoops: number
   /** How often an idle worker claims when nothing wakes it. Jittered upwards by up to a half. */
   readonly pollMs: number
