@@ -82,7 +82,14 @@ export class BucketTurns {
       this.#waiting.delete(bucket)
       this.#turns.set(bucket, this.#now())
     }
-    return [...this.#turns.keys()]
+    const buckets = [...this.#turns]
+    // Where there is less room than buckets, each comes first in its turn.
+    const [first] = buckets
+    if (first !== undefined) {
+      this.#turns.delete(first[0])
+      this.#turns.set(...first)
+    }
+    return buckets.map(([bucket]) => bucket)
   }
 
   /** What a pipeline that claimed from these buckets has found. */

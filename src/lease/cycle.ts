@@ -41,6 +41,8 @@ export interface CycleAnswer<Row> {
   /** What became of each settlement. */
   readonly ended: readonly Ended[]
   readonly claim?: CycleClaim<Row>
+  /** A node has failed, and others have not: its settlements are among those that are busy. */
+  readonly failure?: unknown
 }
 
 export interface CycleClaim<Row> extends Claim<Row> {
@@ -112,18 +114,20 @@ export class LeaseCycle<Row extends object> {
     const isScanning = room !== undefined && room.continueOnly !== true
     const scanned = isScanning ? await this.#bucketsToScan() : []
     const parts = this.#parts(batches, room, scanned, harvest)
-    const answers = await this.#sendAll(parts)
+    const { answers, failure } = await this.#sendAll(parts)
+    const failed = failure === undefined ? {} : { failure }
     const tookMs = clock.monotonicNow() - sentAt
     const rows = harvest.rows.length + batches.reduce((sum, { asked }) => sum + asked.length, 0)
     for (const bucket of scanned) this.#scansOf(bucket).took(tookMs, rows)
     const ended = settlements.map((own) => joined(own.map((batch) => answers.get(batch) ?? NOTHING_ENDED)))
     if (room === undefined) {
       this.keysFreed(settled)
-      return { ended }
+      return { ended, ...failed }
     }
-    if (isScanning) return { ended, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
-    const claim = this.#claimed(room, harvest, { sentAt, more: false })
-    return { ended, claim: { ...claim, drained: false, continued: harvest.continued } }
+    if (isScanning) return { ended, ...failed, claim: await this.#claimOf(room, scanned, harvest, sentAt) }
+    const more = [...this.#scans.values()].some(({ continued }) => continued > 0)
+    const claim = this.#claimed(room, harvest, { sentAt, more })
+    return { ended, ...failed, claim: { ...claim, drained: false, continued: harvest.continued } }
   }
 
   /** A claim by itself, by one way after the other, until there is no more room. From the start. */
@@ -211,7 +215,7 @@ export class LeaseCycle<Row extends object> {
     }
     // Of other buckets only the keys continue whose rows were settled.
     for (const [bucket, scans] of this.#scans) {
-      const most = room.continueOnly === true ? rows : Math.floor(rows / 2)
+      const most = room.continueOnly === true || scanned.length === 0 ? rows : Math.floor(rows / 2)
       const keys = scanned.includes(bucket) ? 0 : Math.min(scans.continued, most)
       if (keys > 0) add(bucket, keys, (part) => scans.planContinued(part, harvest))
     }
@@ -223,16 +227,28 @@ export class LeaseCycle<Row extends object> {
     return [...parts.values()]
   }
 
-  /** Returns what became of each batch. */
-  async #sendAll(parts: readonly Part<Row>[]): Promise<Map<Batch, Ended>> {
+  /** Returns what became of each batch. One node that fails must not cost the others what they have written. */
+  async #sendAll(
+    parts: readonly Part<Row>[],
+  ): Promise<{ readonly answers: ReadonlyMap<Batch, Ended>; readonly failure: unknown }> {
     const answers = new Map<Batch, Ended>()
-    await Promise.all(
-      parts.map(async (part) => {
-        const ended = await this.#send(part)
-        for (const [i, batch] of part.batches.entries()) answers.set(batch, ended[i] ?? NOTHING_ENDED)
-      }),
-    )
-    return answers
+    const failures: unknown[] = []
+    const sent = parts.map(async ({ batches, ...part }) => {
+      try {
+        const ended = await this.#send({ batches, ...part })
+        for (const [i, batch] of batches.entries()) answers.set(batch, ended[i] ?? NOTHING_ENDED)
+      } catch (error) {
+        failures.push(error)
+        for (const batch of batches) {
+          const { leases } = batch
+          answers.set(batch, { ...NOTHING_ENDED, busy: leases, unanswered: { leases, error } })
+        }
+      }
+    })
+    await Promise.all(sent)
+    const [failure] = failures
+    if (failures.length > 0 && failures.length === parts.length) throw failure
+    return { answers, failure }
   }
 
   async #send({ batches, claims, harvest }: Part<Row>): Promise<Ended[]> {
@@ -253,7 +269,12 @@ export class LeaseCycle<Row extends object> {
       const failed = (failedStatement(error) ?? 0) - batches.length
       const ended = await this.#batches.send(batches)
       const culprit = claims[failed]
-      if (!isRace && culprit !== undefined) await this.#claimAround(error, culprit, harvest)
+      if (!isRace && culprit !== undefined)
+        await this.#claimAround(error, culprit, harvest).catch((failure: unknown) => {
+          // What was settled has to be told. The claim is due again, and fails by itself then.
+          if (batches.length === 0) throw failure
+          harvest.isInterrupted = true
+        })
       return ended
     }
     for (const [i, { due }] of claims.entries()) due.answered(answers[batches.length + i] ?? [])
@@ -325,7 +346,8 @@ export class LeaseCycle<Row extends object> {
     const nextScanInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
     return {
       ...this.#claimed(room, harvest, { sentAt, more }),
-      drained,
+      // Something may have become claimable while the next due row was asked for.
+      drained: drained && this.#isDrained(all),
       continued: harvest.continued,
       ...(nextScanInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs }),
     }

@@ -92,12 +92,22 @@ export interface Harvest<Row> {
   dueInMs: number | undefined
   /** How many of the rows are the next ones of keys that continue. */
   continued: number
+  /** A claim of the pipeline has the room for suspects, of which there is one offer for all buckets. */
+  offersSuspects: boolean
   /** A claim was stopped by a row or has lost a race: there may be more. */
   isInterrupted: boolean
 }
 
 export function emptyHarvest<Row>(): Harvest<Row> {
-  return { rows: [], suspects: [], alone: false, dueInMs: undefined, continued: 0, isInterrupted: false }
+  return {
+    rows: [],
+    suspects: [],
+    alone: false,
+    dueInMs: undefined,
+    continued: 0,
+    offersSuspects: false,
+    isInterrupted: false,
+  }
 }
 
 /** A claim that is due, to be sent together with others. */
@@ -148,6 +158,8 @@ interface Walk {
   readonly next: string
   /** It has found rows to claim. */
   readonly found: boolean
+  /** How often something had become claimable when it began at the first key. */
+  readonly wakes: number
 }
 
 export class Scans<Row extends object> {
@@ -168,6 +180,8 @@ export class Scans<Row extends object> {
   #hasOnlyLonely = false
   /** It had room for one that has to run alone, so the next claim may take one. */
   #isLonelyNext = false
+  /** Another bucket had the room for suspects in the last pipeline. */
+  #doSuspectsWait = false
   /** What a row costs in pipelines without a scan from the start. */
   #msPerRow = 0
   /** How often something may have become claimable: a claim that began before does not know of it. */
@@ -205,6 +219,8 @@ export class Scans<Row extends object> {
 
   /** The next rows of these ordering keys may be claimable. */
   continueKeys(keys: Iterable<string>): void {
+    this.#isDueKnown = false
+    this.#foundNothing = false
     const byKey = this.#ways.get('key')
     // A walk through a group finds the next rows of its keys.
     if (this.#hasGroups && byKey !== undefined) {
@@ -237,7 +253,7 @@ export class Scans<Row extends object> {
   /** Nothing more can be claimed at this moment, as far as is known. */
   get isDrained(): boolean {
     const now = this.#now()
-    if (this.#isLonelyNext) return false
+    if (this.#isLonelyNext || this.#doSuspectsWait) return false
     return this.#continued.size === 0 && [...this.#ways.values()].every((way) => way.drainedUntil > now)
   }
 
@@ -274,7 +290,9 @@ export class Scans<Row extends object> {
     // When the next suspect is due is known with that of the next row.
     const isQuiet = this.#isQuiet
     const suspectsAt = isQuiet ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
-    const isSuspectsTurn = room.suspects !== undefined && now >= suspectsAt && this.#isCountingExpiries
+    const areDue = room.suspects !== undefined && now >= suspectsAt && this.#isCountingExpiries
+    this.#doSuspectsWait = areDue && harvest.offersSuspects
+    const isSuspectsTurn = areDue && !harvest.offersSuspects
     const isSingle = this.#hasGroups || room.rows === 1
     this.#wereSuspectsLast = isSuspectsTurn && isSingle && !this.#wereSuspectsLast
     if (this.#wereSuspectsLast) {
@@ -345,6 +363,7 @@ export class Scans<Row extends object> {
   ): DueClaim | undefined {
     const statements = this.#runner.statements.claimSuspects
     if (statements === undefined) return undefined
+    harvest.offersSuspects = true
     const { suspects: most = 1, alone = true } = suspects ?? {}
     const takesAny = alone && (most === 1 || this.#hasOnlyLonely)
     // Each may be of the same group.
@@ -457,12 +476,13 @@ export class Scans<Row extends object> {
       groupCursors: names.map((name) => before.get(name)?.next ?? lowest),
       steps: Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, names.length))),
     }
+    const wakes = this.#wakes
     return this.#dueScan(way, values, (rows) => {
       const claimed = rows.filter(([token]) => token !== null)
       const found = this.#reader.read(claimed, this.#bucket)
       harvest.rows.push(...found)
       state.more = found.length >= room.rows || this.#foundIn(claimed) > found.length
-      if (way === 'key') state.more = this.#rememberWalks(rows, before, harvest) || state.more
+      if (way === 'key') state.more = this.#rememberWalks(rows, before, wakes, harvest) || state.more
       return true
     })
   }
@@ -471,6 +491,7 @@ export class Scans<Row extends object> {
   #rememberWalks(
     rows: readonly AnswerRow[],
     before: ReadonlyMap<string, Walk | undefined>,
+    wakes: number,
     harvest: Harvest<Row>,
   ): boolean {
     const at = this.#reader.end + (this.#isSized ? 1 : 0) + 1
@@ -483,14 +504,16 @@ export class Scans<Row extends object> {
       const earlier = before.get(group)
       const hasFound = found.has(group) || earlier?.found === true
       if (typeof dueInMs === 'number') harvest.dueInMs = Math.min(dueInMs, harvest.dueInMs ?? Infinity)
+      const began = earlier?.wakes ?? wakes
       if (typeof stoppedAt === 'string') {
-        this.#walks.set(group, { next: successor(this.#runner, stoppedAt), found: hasFound })
+        const next = successor(this.#runner, stoppedAt)
+        this.#walks.set(group, { next, found: hasFound, wakes: began })
         more = true
         continue
       }
       this.#walks.delete(group)
-      // Where all walks from the first key to the last found nothing, there is nothing.
-      more ||= earlier !== undefined && hasFound
+      // Where all walks from the first key to the last found nothing, and nothing was announced meanwhile, there is nothing.
+      more ||= earlier !== undefined && (hasFound || began !== this.#wakes)
     }
     return more
   }

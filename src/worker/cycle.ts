@@ -314,6 +314,7 @@ export class WorkerCycle<Row extends object> {
     try {
       const answer = await this.#sendPipeline(due)
       ;({ claim } = answer)
+      if (answer.failure !== undefined) this.#nodeFailed(answer.failure, due)
       this.#unanswered.delete(sent)
       if (settling > 0) this.#settlementFailed = false
       if (this.#timing.succeeded()) this.#options.events.emit('databaseBack', { worker: this.#source.worker })
@@ -386,6 +387,7 @@ export class WorkerCycle<Row extends object> {
     const now = this.#now()
     const found = claimed.length
     if (claim.continued > 0 || haveKeys(due.finished)) this.#isContinuing = claim.continued > 0
+    if (due.continueOnly && more) this.#timing.claimNow()
     if (!due.continueOnly) {
       this.#timing.scanned({ found, more, drained }, now, { ms: settings().pollMs, woken: isWoken() })
       const isRoomSoon = (due.groups?.recheckInMs ?? Number.POSITIVE_INFINITY) < settings().pollMs
@@ -405,6 +407,13 @@ export class WorkerCycle<Row extends object> {
     }
     slots.add(rows)
     slots.fill()
+  }
+
+  /** What was to be settled there is sent once more, as what is locked is. */
+  #nodeFailed(error: unknown, { rows }: Due<Row>): void {
+    const { onClaimUnanswered, settings } = this.#options
+    if (rows > 0 && mayHaveBeenWritten(error)) onClaimUnanswered(settings().leaseMs)
+    this.#trouble(`claiming or settling rows of ${this.#source.table}`, error)
   }
 
   /** A database that cannot be reached, or takes no writes, is waited for; so is one that fails otherwise. */

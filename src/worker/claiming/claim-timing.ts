@@ -117,7 +117,9 @@ export class ClaimTiming {
   /** No claim before this. */
   rest(until: number): void {
     this.#claimAt = Math.max(this.#claimAt, until)
+    const isDueBefore = this.#expected.some((at) => at < until)
     this.#expected = this.#expected.filter((at) => at >= until)
+    if (isDueBefore && Number.isFinite(until)) this.expect(until)
   }
 
   /** The next claim is due at once. */

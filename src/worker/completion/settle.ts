@@ -46,9 +46,11 @@ export class Settler<Row extends object> {
   trusted(batches: readonly FinishedBatch<Row>[], now: number): FinishedBatch<Row>[] {
     const { inFlight } = this.#options
     return batches.flatMap((batch) => {
-      if (batch.rows.every((row) => inFlight.isTrusted(row, now))) return [batch]
-      for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.giveUp(row, batch.outcome)
+      // Asked once: the heartbeat may lose a row at any moment.
       const trusted = filterBatch(batch, (row) => inFlight.isTrusted(row, now))
+      if (trusted.rows.length === batch.rows.length) return [batch]
+      const isKept = new Set(trusted.rows)
+      for (const row of batch.rows) if (!isKept.has(row)) inFlight.giveUp(row, batch.outcome)
       return trusted.rows.length === 0 ? [] : [trusted]
     })
   }
