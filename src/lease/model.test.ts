@@ -229,7 +229,8 @@ describe('the checker of the model', () => {
       statements: /^leasehold_settle_retry/,
       piece: 'expiries = 0',
       instead: 'expiries = expiries',
-      objects: /expiries is \d, not \d/,
+      // Or the row waits among the suspects when it ought to be claimed with the others.
+      objects: /expiries is \d, not \d|never finish/,
     },
     {
       without: 'LIFE-13: the head of a key',
