@@ -1,12 +1,7 @@
+import type { SuspectRoom } from '../../lease/store.ts'
+
 /** How many suspects a process runs at once at most, however many have ended well. */
 const MAX_SUSPECTS = 16
-
-/** What a claim may take of suspects. */
-export interface SuspectRoom {
-  readonly suspects: number
-  /** No other suspect is in flight: one that has to run alone may be taken. */
-  readonly alone: boolean
-}
 
 /**
  * The room for suspects in this process, shared by all of its workers (D10). A row whose lease expired twice may have
