@@ -27,4 +27,4 @@ heads as materialized (
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED')
         and f.id <> head.id limit 1) is null
 )
-select id::text from heads order by id limit (select $6::int)
+select id::text from heads order by heads.id limit (select $6::int)

@@ -36,4 +36,4 @@ walk as (
   ) as head
   where walk.step < $6::int and walk.found < walk.room
 )
-select id::text from walk where ready limit (select $7::int)
+select id::text from walk where ready order by walk.id limit (select $7::int)
