@@ -11,7 +11,10 @@ taken as materialized (
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
     and (t.ordering_key is null or (
-      (select h.id from leasehold.outbox as h where h.bucket = $2::smallint and h.ordering_key = t.ordering_key and (status = 'PENDING' or parked) order by h.id limit 1) = t.id
+      (select h.id from leasehold.outbox as h
+        where h.bucket = $2::smallint and (status = 'PENDING' or parked) and h.ordering_key >= t.ordering_key
+          and h.ordering_key <= t.ordering_key
+        order by h.ordering_key, h.id limit 1) = t.id
       and (select f.id from leasehold.outbox as f
       where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
   for update skip locked
