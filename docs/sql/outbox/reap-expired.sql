@@ -13,8 +13,8 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + case when claimed_by = any ($4::text[]) then 0 else 1 end,
+  set claimed_by = null, locked_until = null, attempts = attempts + 1,
+    expiries = expiries + case when claimed_by = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
     available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,

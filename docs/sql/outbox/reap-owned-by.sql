@@ -12,8 +12,7 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + 1,
+  set claimed_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     last_error = coalesce($6::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
     available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,

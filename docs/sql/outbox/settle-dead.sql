@@ -12,7 +12,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.outbox as t
-set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+set claimed_by = null, locked_until = null, attempts = attempts + 1,
   last_error = ($1::jsonb -> t.id::text ->> 'error')::text, status = 'DEAD', dead_at = now(), parked = false,
   claimed_at = null,
   history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end

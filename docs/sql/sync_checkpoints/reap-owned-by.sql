@@ -13,8 +13,7 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.sync_checkpoints as t
-  set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + 1,
+  set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     error_message = coalesce($7::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_attempt_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))

@@ -13,7 +13,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.sync_checkpoints as t
-set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+set locked_by = null, locked_until = null, expiries = 0, attempts = attempts + 1,
   error_message = ($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'error')::text,
   next_attempt_at = now() + coalesce(($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
 where t.matrix_id = any (array(select matrix_id from ours))

@@ -13,8 +13,8 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + case when locked_by = any ($3::text[]) then 0 else 1 end,
+  set locked_by = null, locked_until = null, attempts = attempts + 1,
+    expiries = expiries + case when locked_by = any ($3::text[]) then 0 else 1 end,
     error_message = coalesce($6::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))

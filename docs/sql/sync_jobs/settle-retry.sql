@@ -12,7 +12,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.sync_jobs as t
-set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+set locked_by = null, locked_until = null, expiries = 0, attempts = attempts + 1,
   error_message = ($1::jsonb -> t.id::text ->> 'error')::text,
   next_check_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
 where t.id = any (array(select id from ours))

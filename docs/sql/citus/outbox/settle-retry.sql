@@ -12,7 +12,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.outbox as t
-set claimed_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+set claimed_by = null, locked_until = null, expiries = 0, attempts = attempts + 1,
   last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
   available_at = (select now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'),
   status = 'PENDING', claimed_at = null,

@@ -14,8 +14,8 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.webhook_outbox as t
-  set lease_owner = null, lease_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + case when lease_owner = any ($4::text[]) then 0 else 1 end,
+  set lease_owner = null, lease_until = null, attempts = attempts + 1,
+    expiries = expiries + case when lease_owner = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text, 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
     next_attempt_at = (select case when attempts >= 9 then next_attempt_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end),
     last_attempt_at = (select coalesce(now() - null::int * interval '1 millisecond', last_attempt_at)),

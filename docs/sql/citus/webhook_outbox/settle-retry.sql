@@ -12,7 +12,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.webhook_outbox as t
-set lease_owner = null, lease_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+set lease_owner = null, lease_until = null, expiries = 0, attempts = attempts + 1,
   last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
   next_attempt_at = (select now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'),
   last_attempt_at = (select coalesce(now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', last_attempt_at)),
