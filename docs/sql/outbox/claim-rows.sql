@@ -1,6 +1,6 @@
 -- $1 id1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -16,7 +16,8 @@ taken as materialized (
           and h.ordering_key <= t.ordering_key
         order by h.ordering_key, h.id limit 1) = t.id
       and (select f.id from leasehold.outbox as f
-      where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
+      where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id
+      limit 1) is null))
   for update skip locked
 )
 update leasehold.outbox as t
@@ -25,6 +26,5 @@ set locked_until = now() + $4::float8 * interval '1 millisecond', claimed_by = $
   status = 'CLAIMED', claimed_at = now()
 where t.bucket = $2::smallint and t.id = any (array(select id from taken))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
-  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text,
-  t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts,
-  t.created_at
+  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text, t.id,
+  t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts, t.created_at

@@ -1,5 +1,6 @@
 -- $1 bucket, $2 alone, $3 excluded1, $4 limit
 /* leasehold:find suspects outbox */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select t.id
   from leasehold.outbox as t
@@ -12,7 +13,8 @@ select id::text from (
           and h.ordering_key <= t.ordering_key
         order by h.ordering_key, h.id limit 1) = t.id
       and (select f.id from leasehold.outbox as f
-      where f.bucket = $1::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
+      where f.bucket = $1::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id
+      limit 1) is null))
     and t.id <> all ((select $3::bigint[])::bigint[])
   order by t.available_at, t.id
   limit (select $4::int)

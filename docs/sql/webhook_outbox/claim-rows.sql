@@ -1,6 +1,6 @@
 -- $1 id1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -25,5 +25,6 @@ set lease_until = now() + $4::float8 * interval '1 millisecond', lease_owner = $
   lease_token = (select coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.bucket = $2::smallint and t.id = any (array(select id from taken))
 returning t.lease_token, date_part('epoch', t.lease_until) * 1000,
-  coalesce(octet_length(body) + pg_column_size(headers), 0), (t.next_attempt_at at time zone 'utc')::text,
-  t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers, t.attempts, t.created_at
+  coalesce(octet_length(body) + pg_column_size(headers), 0),
+  (t.next_attempt_at at time zone 'utc')::text, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body,
+  t.headers, t.attempts, t.created_at

@@ -1,5 +1,6 @@
 -- $1 bucket, $2 alone, $3 excluded1, $4 limit, $5 groups
 /* leasehold:find suspects webhook_outbox */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select row.*
   from unnest((select $5::uuid[])) as groups (name)
