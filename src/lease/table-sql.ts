@@ -252,9 +252,8 @@ function stillHeld(
 export function lockHeld(t: TableSql, $: Parameters, conditions: readonly string[]): string {
   const { held, where } = stillHeld(t, $, conditions)
   return `${held},
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select ${idNames(t, 't.')}
-  from ${t.target} as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select ${idNames(t, 't.')} from ${t.target} as t
   where ${where}
   for no key update skip locked
 )`
@@ -274,8 +273,7 @@ export function held(
     $,
     `
 with ${batch}
-select ${rowIdSql(t, 't.')}
-from ${t.target} as t
+select ${rowIdSql(t, 't.')} from ${t.target} as t
 where ${where.replaceAll('\n    ', '\n  ')}`,
   )
 }
@@ -341,12 +339,12 @@ export function orderingOf(t: TableSql): { readonly key: string; readonly id: st
  * Nothing else of the row's ordering key is in flight. A scalar subquery, which is one probe of the unique index: as
  * `not exists` it becomes an anti-join that scans the index for every key.
  */
-export function noneInFlight(t: TableSql, $: Parameters, row: string): string {
+export function noneInFlight(t: TableSql, $: Parameters, row: string, indent = '      '): string {
   const { key, id } = orderingOf(t)
   const sameGroup = t.group === undefined ? '' : `f.${t.group.name} = ${row}.${t.group.name}`
   const where = [inBucket(t, $, 'f.'), sameGroup, `f.${key} = ${row}.${key}`, `(${t.table.leased ?? ''})`]
   return `(select f.${id} from ${t.target} as f
-      where ${and([...where, `f.${id} <> ${row}.${id}`], '        ')} limit 1) is null`
+${indent}where ${and([...where, `f.${id} <> ${row}.${id}`], `${indent}  `)} limit 1) is null`
 }
 
 export function isSuspect(t: TableSql): string {
@@ -432,7 +430,11 @@ export function lease(t: TableSql, $: Parameters, source: string, more: readonly
     `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
     ...(token === undefined
       ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
-      : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
+      : [
+          `${owner} = ${worker}`,
+          `-- the first token of a row is the time, each later one is one higher
+  ${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`,
+        ]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
   const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
@@ -452,8 +454,8 @@ export function bytesColumn({ table }: TableSql): string[] {
   return table.bytes === undefined ? [] : [`coalesce(${table.bytes}, 0) as bytes`]
 }
 
-export function orderBy(t: TableSql): string {
-  return list(t.order.map((o) => (o.direction === 'desc' ? `${o.name} desc` : o.name)))
+export function orderBy(t: TableSql, alias = ''): string {
+  return list(t.order.map((o) => `${alias}${o.name}${o.direction === 'desc' ? ' desc' : ''}`))
 }
 
 /** The columns by which a scan knows and orders its rows. */
@@ -461,21 +463,51 @@ export function scannedColumns(t: TableSql): string[] {
   return [...new Set([...t.idColumns, ...t.order].map(({ name }) => name))]
 }
 
-/** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order, but at least one. */
+/** The size of all rows up to this one, in this order. */
+export function runningTotal(order: string, bytes = 'bytes'): string {
+  return `sum(${bytes}) over (order by ${order} rows unbounded preceding) as total`
+}
+
+/** Which rows fit into the byte budget: at least the first one. */
+export function fits($: Parameters): string {
+  return `total = bytes or total <= ${$('bytes', 'float8')}`
+}
+
+/** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order. */
 export function fitting($: Parameters, source: string, order: string): string {
-  return `fitting as materialized (           -- as many as fit into the byte budget, but at least one
-  select *
-  from (select *, sum(bytes) over (order by ${order} rows unbounded preceding) as total from ${source}) as sized
-  where total = bytes or total <= ${$('bytes', 'float8')}
+  return `fitting as materialized (  -- as many as fit into the byte budget, but at least one
+  select * from (select *, ${runningTotal(order)} from ${source}) as sized
+  where ${fits($)}
+)`
+}
+
+/**
+ * The CTE `taken`: the heads of ordering keys that another has found, as many as there is room for. Each is locked: what
+ * has changed since it was found is checked once more.
+ */
+export function taken(t: TableSql, $: Parameters, source: string): string {
+  const { id } = orderingOf(t)
+  const isSized = t.table.bytes !== undefined
+  const where = [
+    inBucket(t, $, 't.'),
+    `t.${id} = any (array(select ${id} from ${source}${isSized ? ` where ${fits($)}` : ''}))`,
+    `(${and(claimableNow(t), '      ')}) is true`,
+  ]
+  const budget = isSized ? 'within the byte budget, at least one; ' : ''
+  return `taken as materialized (  -- ${budget}rows that are locked or have changed are left out
+  select t.${id} from ${t.target} as t
+  where ${and(where, '    ')}
+  order by t.${id} limit (select ${$('limit', 'int')}) for update skip locked
 )`
 }
 
 /** In the answer of a claim with a byte budget: how many rows it found, with those that did not fit. */
 export function foundIn({ table }: TableSql, source: string): string[] {
-  return table.bytes === undefined ? [] : [`(select count(*)::int from ${source})`]
+  return table.bytes === undefined ? [] : [`(select count(*)::int from ${source}) as found`]
 }
 
 /** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
 export function millisecondsUntil(moment: string, from: string): string {
-  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000 from ${from} where ${moment} > now() and isfinite(${moment}))`
+  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000
+    from ${from} where ${moment} > now() and isfinite(${moment}))`
 }
