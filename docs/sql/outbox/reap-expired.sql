@@ -18,7 +18,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when claimed_by = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text,
-      'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
     available_at = case when attempts >= max_attempts - 1 then available_at
       else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
@@ -29,7 +29,8 @@ reaped as (
         'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error',
           left(coalesce($7::text,
-          'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
+          'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
+          500)))),
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

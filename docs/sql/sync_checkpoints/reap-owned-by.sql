@@ -14,7 +14,7 @@ reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     error_message = coalesce($7::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)

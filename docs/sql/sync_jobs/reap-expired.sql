@@ -18,7 +18,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when locked_by = any ($3::text[]) then 0 else 1 end,
     error_message = coalesce($6::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_check_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
