@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 graceMs, $4 living, $5 excluded1, $6 limit, $7 reason, $8 backoffMs
+-- Takes back leases that have expired: the rows can be claimed again, or are dead if their attempts are used up.
+-- Parameters: $1 ids (array), $2 bucket, $3 grace period in ms, $4 owners that are alive (array),
+--   $5 ids to leave out (array), $6 row limit, $7 error text or null, $8 delays in ms (array)
 /* leasehold:reap expired outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (

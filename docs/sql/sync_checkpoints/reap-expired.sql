@@ -1,4 +1,6 @@
--- $1 id1, $2 id2, $3 graceMs, $4 living, $5 excluded1, $6 excluded2, $7 limit, $8 reason, $9 backoffMs
+-- Takes back leases that have expired as a retry: the table declares no maximum of attempts.
+-- Parameters: $1 and $2 ids (array), $3 grace period in ms, $4 owners that are alive (array),
+--   $5 and $6 ids to leave out (array), $7 row limit, $8 error text or null, $9 delays in ms (array)
 /* leasehold:reap expired sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, (select $n), any (array(select …))
 with taken_back as materialized (

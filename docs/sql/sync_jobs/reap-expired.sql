@@ -1,4 +1,6 @@
--- $1 id1, $2 graceMs, $3 living, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- Takes back leases that have expired as a retry: the table declares no maximum of attempts.
+-- Parameters: $1 ids (array), $2 grace period in ms, $3 owners that are alive (array), $4 ids to leave out (array),
+--   $5 row limit, $6 error text or null, $7 delays in ms (array)
 /* leasehold:reap expired sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (

@@ -1,4 +1,6 @@
--- $1 id1, $2 ownedBy, $3 excluded1, $4 limit, $5 reason, $6 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 ids (array), $2 owner of the leases, $3 ids to leave out (array), $4 row limit, $5 error text or null,
+--   $6 delays in ms (array)
 /* leasehold:reap owned by sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (

@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 ids (array), $2 bucket, $3 owner of the leases, $4 ids to leave out (array), $5 row limit,
+--   $6 error text or null, $7 delays in ms (array)
 /* leasehold:reap owned by webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
