@@ -56,6 +56,8 @@ export async function drain(world: World, history: History, witness: Witness): P
   await live({ verb: 'expire', rows: everyRow })
   await live({ verb: 'reap', worker: 0, limit: 100 })
   await live({ verb: 'arrive' })
+  // A worker to which nothing is announced looks for suspects every 30 s, which is more turns than it has here.
+  for (const { cycle } of world.workers) cycle.wake()
   // A cursor may find nothing once before it scans from the start, and a claim takes one suspect at a time.
   const mostTurns = 4 * (everyRow.length + world.workers.length)
   for (let turn = 0; turn < mostTurns && [...now.model.values()].some(isOpen); turn += 1) {
