@@ -37,6 +37,9 @@ const writer = new Connection({
   stream: () => ({ writable: true, write: (message: Buffer) => messages.push(message) }) as unknown as Duplex,
 })
 
+/** The columns that each prepared statement returns, by its name. The server refuses it if they have changed. */
+const columns = new WeakMap<Connection, Map<string, readonly FieldDef[]>>()
+
 /** Where each error of a pipeline occurred. */
 const failures = new WeakMap<object, number>()
 
@@ -54,7 +57,7 @@ export function locate(error: unknown, at: number | undefined): void {
 }
 
 /**
- * Several statements in one round trip: Parse (once on each connection), Bind, Describe and Execute of each, and one
+ * Several statements in one round trip: Parse and Describe (once on each connection), Bind and Execute of each, and one
  * Sync. PostgreSQL runs them as one transaction. It is a query of `pg` as pg-cursor is one: the client calls the methods
  * below with the messages of the server. Those that no server sends end the connection (`endOnUnreadable`).
  */
@@ -66,6 +69,8 @@ export class Pipeline implements Submittable {
   readonly #results: ReadResult[]
   #resolve!: (results: Result<object>[]) => void
   #reject!: (error: unknown) => void
+  /** Of the connection by which it was sent. */
+  #columns: Map<string, readonly FieldDef[]> | undefined
   /** How many statements are complete. */
   #completed = 0
   #failedAt: number | undefined
@@ -118,6 +123,9 @@ export class Pipeline implements Submittable {
   }
 
   submit(connection: Connection): Error | null {
+    const known = columns.get(connection) ?? new Map<string, readonly FieldDef[]>()
+    columns.set(connection, known)
+    this.#columns = known
     // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves parsedStatements out
     const { parsedStatements } = connection as unknown as PreparingConnection
     const parsing = new Map<string, string>()
@@ -132,7 +140,9 @@ export class Pipeline implements Submittable {
           throw new Error(`The name ${name} belongs to another prepared statement.`)
         // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the mapper accepts any value
         writer.bind({ statement: name, values: values as string[], valueMapper: prepareValue }, true)
-        writer.describe({ type: 'P' }, true)
+        const fields = previous === undefined ? undefined : known.get(name)
+        if (fields === undefined) writer.describe({ type: 'P' }, true)
+        else this.#results[at]?.addFields(fields)
         writer.execute({}, true)
         at += 1
       }
@@ -149,6 +159,8 @@ export class Pipeline implements Submittable {
 
   handleRowDescription({ fields }: { readonly fields: readonly FieldDef[] }): void {
     this.#running().addFields(fields)
+    const { name } = this.current
+    if (name !== undefined) this.#columns?.set(name, fields)
   }
 
   handleDataRow({ fields }: { readonly fields: readonly (string | null)[] }): void {
