@@ -343,15 +343,15 @@ export class LeaseCycle<Row extends object> {
     const drained = !harvest.isInterrupted && this.#isDrained(all)
     if (drained && harvest.rows.length === 0) await this.#askNextDue(room, all, harvest)
     // After a claim that found rows another one follows soon.
-    const isIdle = harvest.rows.length === 0
-    const waits = isIdle ? [...all.map((scans) => scans.nextScanInMs), this.#buckets?.nextInMs] : []
-    const nextScanInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
+    const scans = harvest.rows.length === 0 ? all : []
+    const waits = [...scans.map(({ nextScanInMs }) => nextScanInMs), this.#buckets?.nextInMs]
+    const nextInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
     return {
       ...this.#claimed(room, harvest, { sentAt, more }),
       // Something may have become claimable while the next due row was asked for.
       drained: drained && this.#isDrained(all),
       continued: harvest.continued,
-      ...(nextScanInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs }),
+      ...(nextInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs: nextInMs }),
     }
   }
 

@@ -37,8 +37,9 @@ const WEIGHT_OF_LATEST = 0.2
 const OVERLAP_MS = 250
 const SAMPLE_EVERY_MS = 25
 
-/** How long a way that had nothing to claim is left out, as long as another way has rows. */
+/** How long a way that had nothing to claim is left out, as long as another way has rows; and after a wake-up. */
 const RECHECK_MS = 250
+const RECHECK_AFTER_WAKE_MS = 50
 
 /** How many rows with an ordering key a scan reads: several may be of one key, or of a key that waits. */
 const EXTRA_ROWS = 50
@@ -147,7 +148,10 @@ interface WayState {
   isFullScanUnderWay: boolean
   /** The last scan was one from the start, and came to the end. */
   hasSeenAll: boolean
+  /** It had no more rows. */
   drainedUntil: number
+  /** It had no rows at all. */
+  emptyUntil: number
 }
 
 interface Start {
@@ -223,7 +227,11 @@ export class Scans<Row extends object> {
     this.#isDueKnown = false
     this.#foundNothing = false
     this.#areSuspectsAnnounced = true
-    for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
+    const recheckAt = this.#now() + RECHECK_AFTER_WAKE_MS
+    for (const state of this.#ways.values()) {
+      state.drainedUntil = Number.NEGATIVE_INFINITY
+      state.emptyUntil = Math.min(state.emptyUntil, recheckAt)
+    }
   }
 
   /** The next rows of these ordering keys may be claimable. */
@@ -549,7 +557,10 @@ export class Scans<Row extends object> {
         const tellsEnd = answered(rows)
         state.hasSeenAll = start.isFullScan && state.fullScanCursor === undefined
         const isDrained = !state.more && wakes === this.#wakes
-        if (tellsEnd) state.drainedUntil = isDrained ? this.#now() + RECHECK_MS : Number.NEGATIVE_INFINITY
+        const recheckAt = this.#now() + RECHECK_MS
+        if (tellsEnd) state.drainedUntil = isDrained ? recheckAt : Number.NEGATIVE_INFINITY
+        const isEmpty = !state.more && rows.every(([token]) => token === null)
+        state.emptyUntil = isEmpty ? recheckAt : Number.NEGATIVE_INFINITY
       },
       () => {
         if (!start.isFullScan) return
@@ -615,8 +626,9 @@ export class Scans<Row extends object> {
   /** The ways that may have rows: another one comes first each time. */
   #waysInTurn(now: number, isQuiet: boolean): Way[] {
     const ways = this.ways
-    const due = ways.filter((way) => (this.#ways.get(way)?.drainedUntil ?? 0) <= now)
-    const among = due.length === 0 ? ways : due
+    const those = (until: 'emptyUntil' | 'drainedUntil'): Way[] =>
+      ways.filter((way) => (this.#ways.get(way)?.[until] ?? 0) <= now)
+    const among = [those('emptyUntil'), those('drainedUntil'), ways].find((some) => some.length > 0) ?? ways
     const next = this.#lastWay === undefined ? 0 : (among.indexOf(this.#lastWay) + 1) % among.length
     const inTurn = [...among.slice(next), ...among.slice(0, next)]
     this.#lastWay = inTurn[0]
@@ -699,6 +711,7 @@ function newState(): WayState {
     isFullScanUnderWay: false,
     hasSeenAll: false,
     drainedUntil: Number.NEGATIVE_INFINITY,
+    emptyUntil: Number.NEGATIVE_INFINITY,
   }
 }
 
