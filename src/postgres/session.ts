@@ -43,12 +43,13 @@ export interface SessionContext {
 /** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
 const SLOW_STATEMENT_MS = 100
 
-/** The plans of a connection are made anew when it is this old, then when it is eight times as old, and so on. */
-const REPLAN_AFTER_MS = 1_000
+/** The plans of a connection are made anew after this many uses of prepared statements, then after eight times as many, and so on. */
+const REPLAN_AFTER = 50
 const REPLAN_FACTOR = 8
 
-/** When each connection was first used, and when its plans are made anew. */
-const replanning = new WeakMap<PoolClient, { readonly since: number; at: number }>()
+/** How often each connection was used with prepared statements, and at how many uses its plans are made anew. */
+const uses = new WeakMap<PoolClient, { count: number; replanAt: number }>()
+
 const CANCEL_TIMEOUT_MS = 5_000
 
 /**
@@ -114,15 +115,15 @@ export class Session implements Queryable {
    * A prepared statement keeps the plan that was made when its table was small, until the statistics are updated: a claim
    * planned for 5 rows took 1,300 ms on 500,000. So a slow statement is planned again the next time. The plan for an empty
    * table reads all of it: with a few thousand rows no statement is slow, and a claim costs four times as much. So all are
-   * planned again as the connection grows older.
+   * planned again as the connection is used.
    */
   #arePlansOutdated(sentAt: number): boolean {
-    const now = performance.now()
-    const replan = replanning.get(this.#client) ?? { since: sentAt, at: sentAt + REPLAN_AFTER_MS }
-    replanning.set(this.#client, replan)
-    const isDue = now >= replan.at
-    if (isDue) replan.at = replan.since + REPLAN_FACTOR * (now - replan.since)
-    return isDue || now - sentAt > SLOW_STATEMENT_MS
+    const used = uses.get(this.#client) ?? { count: 0, replanAt: REPLAN_AFTER }
+    uses.set(this.#client, used)
+    used.count += 1
+    const isDue = used.count >= used.replanAt
+    if (isDue) used.replanAt *= REPLAN_FACTOR
+    return isDue || performance.now() - sentAt > SLOW_STATEMENT_MS
   }
 
   async #discardPlans(): Promise<void> {
