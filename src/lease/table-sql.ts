@@ -323,10 +323,6 @@ export function noneInFlight(t: TableSql, $: Parameters, row: string): string {
       where ${and([...where, `f.${id} <> ${row}.${id}`], '        ')} limit 1) is null`
 }
 
-export function isSuspect(t: TableSql): string {
-  return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
-}
-
 /** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
 export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
