@@ -127,7 +127,7 @@ from groups left join claimed on claimed.of_group = groups.name`,
     $find,
     `
 with recursive ${walk(t, $find)}
-select ${rowIdSql(t)} from walk where ready limit (select ${$find('limit', 'int')})`,
+select ${rowIdSql(t)} from walk where ready order by walk.${id} limit (select ${$find('limit', 'int')})`,
   )
   return { claim, find }
 }

@@ -148,8 +148,9 @@ function taken(t: TableSql, $: Parameters): string {
 )`
 }
 
+/** The ids as texts, in the order of the ids: a bare name in ORDER BY would be the text, where 10 comes before 9. */
 function findHeads(t: TableSql, ctes: string, $: Parameters): string {
   return `
 ${ctes}
-select ${rowIdSql(t)} from heads order by ${orderingOf(t).id} limit (select ${$('limit', 'int')})`
+select ${rowIdSql(t)} from heads order by heads.${orderingOf(t).id} limit (select ${$('limit', 'int')})`
 }

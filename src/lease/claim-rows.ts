@@ -101,16 +101,25 @@ function scanSuspects(t: TableSql, $: Parameters, expiries: string, locks = true
   ${limit}`
 }
 
-/** Of an ordering key only the first unfinished row may be claimed, whoever asks for another. */
+/**
+ * Of an ordering key only the first unfinished row may be claimed, whoever asks for another. It is found by a range, as in
+ * `heads` of `claim-by-key.ts`.
+ */
 function isHead(t: TableSql, $: Parameters): string[] {
   if (t.orderingKey === undefined) return []
   const { key, id } = orderingOf(t)
-  const sameGroup = t.group === undefined ? '' : `h.${t.group.name} = t.${t.group.name}`
-  const unfinished = `(${t.table.ordering?.unfinished ?? 'true'})`
-  const where = [inBucket(t, $, 'h.'), sameGroup, `h.${key} = t.${key}`, unfinished]
+  const where = [
+    inBucket(t, $, 'h.'),
+    t.group === undefined ? '' : `h.${t.group.name} = t.${t.group.name}`,
+    `(${t.table.ordering?.unfinished ?? 'true'})`,
+    `h.${key} >= t.${key}`,
+    `h.${key} <= t.${key}`,
+  ]
   return [
     `(t.${key} is null or (
-      (select h.${id} from ${t.target} as h where ${and(where, '        ')} order by h.${id} limit 1) = t.${id}
+      (select h.${id} from ${t.target} as h
+        where ${and(where, '          ')}
+        order by h.${key}, h.${id} limit 1) = t.${id}
       and ${noneInFlight(t, $, 't')}))`,
   ]
 }

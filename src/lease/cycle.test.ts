@@ -3,6 +3,7 @@ import { Client } from 'pg'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { ordered, subjectOf } from '../../test/support/lease-tables.ts'
+import { statementsOf } from '../../test/support/statement-plans.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 import type { Statement } from '../postgres/queryable.ts'
 import { leaseTable } from './declaration.ts'
@@ -397,6 +398,27 @@ describe('where a worker serves all buckets', () => {
     const { nextScanInMs = 0, dueInMs = Number.POSITIVE_INFINITY } = (await drain(10)).at(-1) ?? {}
     expect(Math.min(nextScanInMs, dueInMs)).toBeGreaterThan(50_000)
     expect(Math.min(nextScanInMs, dueInMs)).toBeLessThanOrEqual(60_000)
+  })
+
+  it('a bucket whose rows are never due is not waited for, and one whose rows have always been due is claimed from', async () => {
+    await add(1, 2, 3)
+    await db.query({
+      text: "update public.parcels set due = case bucket when 2 then timestamptz 'infinity' else '-infinity' end where bucket > 1",
+    })
+    const waiting = (await statementsOf(db, parcels)).find(({ purpose }) => purpose === 'waiting buckets')
+    const { rows } = await db.query<{ bucket: number; due_in_ms: number | null }>({
+      text: waiting?.text ?? '',
+    })
+    expect(rows.map(({ bucket, due_in_ms }) => [bucket, due_in_ms && Math.sign(due_in_ms)])).toEqual([
+      [1, -1],
+      [2, null],
+      [3, -1],
+    ])
+    const { drain } = await start()
+    const claims = await drain(10)
+    const buckets = claims.flatMap(({ claimed }) => claimed.map(({ lease }) => lease.bucket))
+    expect(new Set(buckets)).toEqual(new Set([1, 3]))
+    expect(claims.at(-1)).toMatchObject({ drained: true })
   })
 
   it('buckets that others have emptied meanwhile are found to be empty by few claims', async () => {

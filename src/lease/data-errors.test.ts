@@ -221,15 +221,52 @@ it('an error that is no data error is thrown, and excludes nothing', async () =>
   expect(subject.reports).toEqual([])
 })
 
-it('the head of an ordering key that stops a claim holds up its own key only', async () => {
+/** A store of an empty table with ordering keys. A row with the highest token there is stops a claim. */
+async function openOrdered(): Promise<Pick<Subject, 'store' | 'reports'>> {
+  await db.query({ text: 'drop table if exists public.ordered_jobs' })
   await subjectOf(db, ordered).create()
-  await db.query({
-    text: `insert into public.ordered_jobs (customer, token) values ('a', 0), ('b', 9223372036854775807), ('b', 0), ('c', 0), (null, 9223372036854775807), (null, 0)`,
-  })
   const reports: DataErrorReport[] = []
   const store = await openLeaseStore(db, ordered.table, {
     owner: 'worker',
     onDataError: (report) => reports.push(report),
+  })
+  return { store, reports }
+}
+
+const STOPPING = '9223372036854775807'
+
+it('the head that stops a claim by arrived keys is reported, also where ids have different lengths', async () => {
+  const { store, reports } = await openOrdered()
+  await db.query({
+    text: `insert into public.ordered_jobs (id, customer, token) values (9, 'a', ${STOPPING}), (10, 'b', 0)`,
+  })
+  expect(ids((await store.claim({ limit: 1, ...LEASE })).claimed.map(({ lease }) => lease))).toEqual([])
+  expect(reports).toMatchObject([{ verb: 'claim', id: '9', error: { code: '22003' } }])
+  expect(ids((await store.claim({ limit: 1, ...LEASE })).claimed.map(({ lease }) => lease))).toEqual(['10'])
+})
+
+it('the head that stops a claim of the next rows of keys is reported, also where ids have different lengths', async () => {
+  const { store, reports } = await openOrdered()
+  // More keys than are claimed by their ids after a data error, and the row that causes it has the lowest id.
+  await db.query({
+    text: `insert into public.ordered_jobs (id, customer, token)
+      select n, 'customer ' || n, 0 from generate_series(1, 60) as n
+      union all select n, 'customer ' || n - 98, case when n = 99 then ${STOPPING} else 0 end
+      from generate_series(99, 158) as n`,
+  })
+  const { claimed } = await store.claim({ limit: 60, ...LEASE })
+  const leases = claimed.map(({ lease }) => lease)
+  expect(leases).toHaveLength(60)
+  const room = { rows: 60, bytes: Number.POSITIVE_INFINITY, ...LEASE, continueOnly: true }
+  const { claim: next } = await store.cycle().send({ settlements: [{ outcome: 'done', leases }], room })
+  expect(next?.claimed).toHaveLength(49)
+  expect(reports).toMatchObject([{ verb: 'claim', id: '99', error: { code: '22003' } }])
+})
+
+it('the head of an ordering key that stops a claim holds up its own key only', async () => {
+  const { store, reports } = await openOrdered()
+  await db.query({
+    text: `insert into public.ordered_jobs (customer, token) values ('a', 0), ('b', ${STOPPING}), ('b', 0), ('c', 0), (null, ${STOPPING}), (null, 0)`,
   })
   const claimed = [
     ...(await store.claim({ limit: 10, ...LEASE })).claimed,

@@ -8,6 +8,7 @@ import {
   type Assignments,
   type Attempts,
   type LeaseTable,
+  oneMore,
   type OrderBy,
   type Ordering,
   type OutcomeSql,
@@ -390,7 +391,7 @@ function written(outcome: string, { attempts, availableAt }: LeaseTable): Assign
   const isRetry = outcome === 'retry'
   return {
     ...(isRetry && expiries !== undefined ? { [expiries]: '0' } : {}),
-    ...(column === undefined ? {} : { [column]: `coalesce(${quote(column)}, 0) + 1` }),
+    ...(column === undefined ? {} : { [column]: oneMore(quote(column)) }),
     ...(error === undefined ? {} : { [error]: '$error' }),
     ...(isRetry && availableAt !== undefined
       ? { [availableAt]: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'" }

@@ -203,7 +203,7 @@ describe('the checker of the model', () => {
       without: 'D4: an expiry that counts as an attempt',
       tableOf: reapedTable,
       statements: /^leasehold_reap/,
-      piece: 'attempts = coalesce(attempts, 0) + 1',
+      piece: 'attempts = attempts + 1',
       instead: 'attempts = attempts',
       objects: /attempts is \d, not \d/,
     },

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { projectFile } from '../../test/support/project-files.ts'
+import { statementsOf } from '../../test/support/statement-plans.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../worker/index.ts'
@@ -248,6 +249,27 @@ describe('what the kernel writes of a failed attempt', () => {
       failed: true,
       last_error: 'the lease expired: its worker died, lost the database, or took longer than maxLeases',
     })
+  })
+
+  it('a counter that is null counts from 0, and one that is NOT NULL is written without coalesce', async () => {
+    const guarded = async (): Promise<Set<string>> => {
+      const texts = (await statementsOf(db, emails)).map(({ text }) => text)
+      return new Set(texts.flatMap((text) => text.match(/coalesce\((?:attempts|expiries), 0\) [+]/g) ?? []))
+    }
+    expect(await guarded()).toEqual(new Set())
+    await db.query({
+      text: `alter table public.emails alter attempts drop not null, alter expiries drop not null;
+        update public.emails set attempts = null, expiries = null`,
+    })
+    expect(await guarded()).toEqual(new Set(['coalesce(attempts, 0) +', 'coalesce(expiries, 0) +']))
+    const store = await openLeaseStore<Job, 'done' | 'retry' | 'dead'>(db, emails, { owner: 'worker' })
+    const leases = (await store.claim({ limit: 1, ...LEASE })).claimed.map(({ lease }) => lease)
+    await store.settle('retry', leases, { args: [{ error: 'no route', delay_ms: 0 }] })
+    expect(await email()).toMatchObject({ attempts: 1, expiries: 0 })
+    await db.query({ text: 'update public.emails set attempts = null, expiries = null' })
+    await store.claim({ limit: 1, ...LEASE })
+    await store.reap({ ownedBy: 'worker' })
+    expect(await email()).toMatchObject({ attempts: 1, expiries: 1 })
   })
 })
 

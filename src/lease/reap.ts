@@ -137,11 +137,10 @@ function expire(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): stri
   function written(column: string): Sql {
     const ownOfReap = table.writes.reap[column]
     if (ownOfReap !== undefined) return replaceArguments(ownOfReap, argument(retry))
-    const counted = `coalesce(${quote(column)}, 0) + 1`
     if (column === table.attempts?.expiries && which === 'expired')
-      return `coalesce(${quote(column)}, 0) + case when ${ownerSql(t)} = any (${$('living', 'text[]')}) then 0 else 1 end`
-    if (column === table.attempts?.expiries) return counted
-    const unassigned = counters.includes(column) ? counted : quote(column)
+      return `${expiries} + case when ${ownerSql(t)} = any (${$('living', 'text[]')}) then 0 else 1 end`
+    if (column === table.attempts?.expiries) return `${expiries} + 1`
+    const unassigned = column === table.attempts?.column ? `${attempts} + 1` : quote(column)
     const [retried, ended] = [onRetry[column], onDeath[column]]
     return ifExhausted(
       ended === undefined ? unassigned : replaceArguments(ended, argument(dead)),

@@ -50,7 +50,7 @@ export interface LeaseStatements {
 
 export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStatements {
   const t = tableSql(table, shape)
-  const outcomes: Readonly<Record<string, OutcomeSql>> = table.outcomes
+  const outcomes: Readonly<Record<string, OutcomeSql>> = t.table.outcomes
   const scans = new Map<Way, ClaimStatements>()
   if (t.orderingKey !== undefined)
     scans.set('key', t.group === undefined ? claimArrivedKeys(t) : claimKeysByGroup(t))

@@ -12,7 +12,15 @@ import {
   statement,
   wrapped,
 } from './statement.ts'
-import { canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
+import {
+  type Assignments,
+  canRest,
+  type LeaseTable,
+  oneMore,
+  type OutcomeSql,
+  type Sql,
+  SUSPECT_EXPIRIES,
+} from './table.ts'
 
 export const INSTANT = 'timestamp with time zone'
 
@@ -93,7 +101,7 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
   const max = table.attempts?.max
   const key = optional(table.ordering?.key)
   return {
-    table,
+    table: attempts === undefined ? table : { ...table, outcomes: withAttempts(table, attempts) },
     target: quoteQualified(table.schema, table.name),
     idColumns: table.id.map(column),
     order: table.order.map((by) => ({ ...column(by.column), direction: by.direction })),
@@ -121,6 +129,24 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
     columns: table.columns ?? [...shape.columns.keys()],
     idPosition: idPosition(table, shape),
   }
+}
+
+/** The outcomes, in which one more attempt is counted as the column allows: the declaration does not know its type. */
+function withAttempts(
+  { outcomes, attempts }: LeaseTable,
+  counter: Sql,
+): Readonly<Record<string, OutcomeSql>> {
+  const declared = oneMore(quote(attempts?.column ?? ''))
+  const counted = (set: Assignments): Assignments =>
+    Object.fromEntries(
+      Object.entries(set).map(([column, value]) => [column, value === declared ? `${counter} + 1` : value]),
+    )
+  return Object.fromEntries(
+    Object.entries<OutcomeSql>(outcomes).map(([name, outcome]) => [
+      name,
+      { ...outcome, set: counted(outcome.set) },
+    ]),
+  )
 }
 
 /**

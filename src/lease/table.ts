@@ -74,6 +74,11 @@ export interface LeaseTable<Name extends string = string> {
   readonly columns: readonly string[] | undefined
 }
 
+/** One more than a counter that may be null. A statement leaves the `coalesce` out where the column is NOT NULL. */
+export function oneMore(column: Sql): Sql {
+  return `coalesce(${column}, 0) + 1`
+}
+
 /** From this many expiries on a row is a suspect: a process runs at most one suspect at a time (D10). */
 export const SUSPECT_EXPIRIES = 2
 

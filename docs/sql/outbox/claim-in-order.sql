@@ -1,5 +1,6 @@
 -- $1 bucket, $2 cursor1, $3 cursor2, $4 excluded1, $5 limit, $6 bytes, $7 owner, $8 leaseMs
 /* leasehold:claim in order outbox */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes
   from leasehold.outbox
@@ -22,6 +23,6 @@ set locked_until = now() + $8::float8 * interval '1 millisecond', claimed_by = $
   status = 'CLAIMED', claimed_at = now()
 where t.bucket = $1::smallint and t.id = any (array(select id from fitting))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
-  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text,
-  t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts,
-  t.created_at, (select count(*)::int from next)
+  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text, t.id,
+  t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts, t.created_at,
+  (select count(*)::int from next)

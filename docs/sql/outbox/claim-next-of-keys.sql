@@ -1,22 +1,21 @@
 -- $1 keys, $2 excluded1, $3 bucket, $4 bytes, $5 limit, $6 owner, $7 leaseMs
 /* leasehold:claim next of keys outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with heads as materialized (
   select head.*
   from unnest((select $1::text[])) as wanted (ordering_key)
   cross join lateral (                -- the first unfinished row of the key
     select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-        and id <> all ((select $2::bigint[])::bigint[])) is true as claimable
+      ((status = 'PENDING') and available_at <= now() and coalesce(claimed_by is null or locked_until is null, true)
+        and expiries < 2 and id <> all ((select $2::bigint[])::bigint[])) is true as claimable
     from leasehold.outbox as o
     where o.bucket = $3::smallint and (status = 'PENDING' or parked) and o.ordering_key >= wanted.ordering_key
       and o.ordering_key <= wanted.ordering_key
     order by o.ordering_key, o.id limit 1
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
-      where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED')
-        and f.id <> head.id limit 1) is null
+      where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id
+      limit 1) is null
 ),
 fitting as materialized (           -- as many as fit into the byte budget, but at least one
   select *
@@ -39,6 +38,6 @@ set locked_until = now() + $7::float8 * interval '1 millisecond', claimed_by = $
   status = 'CLAIMED', claimed_at = now()
 where t.bucket = $3::smallint and t.id = any (array(select id from taken))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
-  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text,
-  t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts,
-  t.created_at, (select count(*)::int from heads)
+  coalesce(pg_column_size(payload) + pg_column_size(headers), 0), (t.available_at at time zone 'utc')::text, t.id,
+  t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts, t.max_attempts, t.created_at,
+  (select count(*)::int from heads)

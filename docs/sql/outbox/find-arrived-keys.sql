@@ -1,6 +1,6 @@
 -- $1 cursor1, $2 cursor2, $3 bucket, $4 rows, $5 excluded1, $6 limit
 /* leasehold:find arrived keys outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
 with arrived as materialized (           -- the next rows that are due, first of their key or not
   select available_at, id, ordering_key
   from leasehold.outbox
@@ -15,16 +15,15 @@ heads as materialized (
   from (select distinct ordering_key from arrived) as wanted
   cross join lateral (                -- the first unfinished row of the key
     select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-        and id <> all ((select $5::bigint[])::bigint[])) is true as claimable
+      ((status = 'PENDING') and available_at <= now() and coalesce(claimed_by is null or locked_until is null, true)
+        and expiries < 2 and id <> all ((select $5::bigint[])::bigint[])) is true as claimable
     from leasehold.outbox as o
     where o.bucket = $3::smallint and (status = 'PENDING' or parked) and o.ordering_key >= wanted.ordering_key
       and o.ordering_key <= wanted.ordering_key
     order by o.ordering_key, o.id limit 1
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
-      where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED')
-        and f.id <> head.id limit 1) is null
+      where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id
+      limit 1) is null
 )
-select id::text from heads order by id limit (select $6::int)
+select id::text from heads order by heads.id limit (select $6::int)

@@ -1,5 +1,6 @@
 -- $1 bucket, $2 cursor1, $3 cursor2, $4 excluded1, $5 limit
 /* leasehold:find in order outbox */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes
   from leasehold.outbox

@@ -1,11 +1,13 @@
 -- $1 id1, $2 bucket, $3 graceMs, $4 living, $5 excluded1, $6 limit, $7 reason, $8 backoffMs
 /* leasehold:reap expired outbox */
+-- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
   select id, claimed_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
   from leasehold.outbox
   where bucket = $2::smallint and (status = 'CLAIMED') and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond' and claimed_by = any ((select $4::text[])::text[])) is not true
+    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'
+      and claimed_by = any ((select $4::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $5::bigint[])::bigint[])
   limit (select $6::int)
@@ -13,14 +15,23 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + case when claimed_by = any ($4::text[]) then 0 else 1 end,
-    last_error = coalesce($7::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
-    available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
+  set claimed_by = null, locked_until = null, attempts = attempts + 1,
+    expiries = expiries + case when claimed_by = any ($4::text[]) then 0 else 1 end,
+    last_error = coalesce($7::text,
+      'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+    available_at = case when attempts >= max_attempts - 1 then available_at
+      else now()
+      + coalesce((case when expiries = 0 then 0
+      else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0)
+      * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
     history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
-      || jsonb_build_array(jsonb_build_object('outcome', 'expired', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
-        'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(coalesce($7::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
+      || jsonb_build_array(jsonb_build_object('outcome', 'expired', 'attempt', attempts + 1, 'token', lock_token::text,
+        'claimed_at', claimed_at,
+        'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
+        'error',
+          left(coalesce($7::text,
+          'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

@@ -1,6 +1,6 @@
 -- $1 delayMs, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:release outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),

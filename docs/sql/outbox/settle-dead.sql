@@ -1,6 +1,6 @@
 -- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:settle dead outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
@@ -12,11 +12,13 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.outbox as t
-set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+set claimed_by = null, locked_until = null, attempts = attempts + 1,
   last_error = ($1::jsonb -> t.id::text ->> 'error')::text, status = 'DEAD', dead_at = now(), parked = false,
   claimed_at = null,
   history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
-      || jsonb_build_array(jsonb_build_object('outcome', 'dead', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
-        'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
+      || jsonb_build_array(jsonb_build_object('outcome', 'dead', 'attempt', attempts + 1, 'token', lock_token::text,
+        'claimed_at', claimed_at,
+        'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
+        'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
 where t.bucket = $5::smallint and t.id = any (array(select id from ours))
 returning t.id::text

@@ -1,6 +1,6 @@
 -- $1 id1, $2 tokens, $3 owner, $4 bucket
 /* leasehold:settle done outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
@@ -12,7 +12,6 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.outbox as t
-set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(),
-  published_by = claimed_by
+set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), published_by = claimed_by
 where t.bucket = $4::smallint and t.id = any (array(select id from ours))
 returning t.id::text

@@ -1,6 +1,6 @@
 -- $1 excluded1, $2 excluded2, $3 groups, $4 rooms, $5 limit, $6 owner, $7 leaseMs
 /* leasehold:claim by group sync_checkpoints */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (
   select row.*
   from unnest((select $3::text[]), (select $4::int[])) as groups (name, room)
@@ -8,7 +8,8 @@ with next as materialized (
     select matrix_id, chunk_hash, priority, "position"
     from leasehold.sync_checkpoints
     where definition = groups.name and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
+      and next_attempt_at <= now()
+      and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
       and ((matrix_id, chunk_hash) in (select * from unnest((select $1::text[]), (select $2::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash
     limit least(groups.room, $5::int)
@@ -25,6 +26,6 @@ where t.matrix_id = any (array(select matrix_id from chosen))
   and t.chunk_hash = any (array(select chunk_hash from chosen))
   and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from chosen)) is true
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
-  ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'),
-  t.priority::text, t."position"::text, t.matrix_id::text, t.chunk_hash::text, t.matrix_id, t.chunk_hash,
-  t.definition, t.chunk_query, t.attempts
+  ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'), t.priority::text,
+  t."position"::text, t.matrix_id::text, t.chunk_hash::text, t.matrix_id, t.chunk_hash, t.definition, t.chunk_query,
+  t.attempts

@@ -1,6 +1,6 @@
 -- $1 id1, $2 id2, $3 owner, $4 leaseMs
 /* leasehold:claim rows sync_checkpoints */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (
   select * from unnest($1::text[], $2::text[]) as wanted (matrix_id, chunk_hash)
 ),
@@ -21,6 +21,6 @@ where t.matrix_id = any (array(select matrix_id from taken))
   and t.chunk_hash = any (array(select chunk_hash from taken))
   and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken)) is true
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000,
-  ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'),
-  t.priority::text, t."position"::text, t.matrix_id::text, t.chunk_hash::text, t.matrix_id, t.chunk_hash,
-  t.definition, t.chunk_query, t.attempts
+  ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'), t.priority::text,
+  t."position"::text, t.matrix_id::text, t.chunk_hash::text, t.matrix_id, t.chunk_hash, t.definition, t.chunk_query,
+  t.attempts

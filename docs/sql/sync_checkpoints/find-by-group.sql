@@ -1,5 +1,6 @@
 -- $1 excluded1, $2 excluded2, $3 groups, $4 rooms, $5 limit
 /* leasehold:find by group sync_checkpoints */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') from (
   select row.*
   from unnest((select $3::text[]), (select $4::int[])) as groups (name, room)
@@ -7,7 +8,8 @@ select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text
     select matrix_id, chunk_hash, priority, "position"
     from leasehold.sync_checkpoints
     where definition = groups.name and (completed_at is null and failed_at is null and needed)
-      and next_attempt_at <= now() and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
+      and next_attempt_at <= now()
+      and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
       and ((matrix_id, chunk_hash) in (select * from unnest((select $1::text[]), (select $2::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash
     limit least(groups.room, $5::int)

@@ -1,5 +1,6 @@
 -- $1 ownedBy, $2 excluded1, $3 excluded2, $4 limit
 /* leasehold:find owned by sync_checkpoints */
+-- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id
 from leasehold.sync_checkpoints
 where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $1::text

@@ -1,11 +1,11 @@
 -- $1 id1, $2 id2, $3 tokens, $4 owner
 /* leasehold:held sync_checkpoints */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($1::text[], $2::text[], $3::bigint[]) as held (matrix_id, chunk_hash, held_token)
 )
 select ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']')
 from leasehold.sync_checkpoints as t
-where t.matrix_id = any (array(select matrix_id from held))
-  and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $4::text) is true
+where t.matrix_id = any (array(select matrix_id from held)) and t.chunk_hash = any (array(select chunk_hash from held))
+  and (t.locked_by = $4::text) is true
   and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true

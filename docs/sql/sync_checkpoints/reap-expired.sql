@@ -1,12 +1,13 @@
 -- $1 id1, $2 id2, $3 graceMs, $4 living, $5 excluded1, $6 excluded2, $7 limit, $8 reason, $9 backoffMs
 /* leasehold:reap expired sync_checkpoints */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, (select $n), any (array(select …))
 with taken_back as materialized (
   select matrix_id, chunk_hash, locked_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, false as exhausted
   from leasehold.sync_checkpoints
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond' and locked_by = any ((select $4::text[])::text[])) is not true
+    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'
+      and locked_by = any ((select $4::text[])::text[])) is not true
     and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
     and ((matrix_id, chunk_hash) in (select * from unnest((select $5::text[]), (select $6::text[])))) is not true
   limit (select $7::int)
@@ -14,14 +15,19 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.sync_checkpoints as t
-  set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + case when locked_by = any ($4::text[]) then 0 else 1 end,
-    error_message = coalesce($8::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
-    next_attempt_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+  set locked_by = null, locked_until = null, attempts = attempts + 1,
+    expiries = expiries + case when locked_by = any ($4::text[]) then 0 else 1 end,
+    error_message = coalesce($8::text,
+      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+    next_attempt_at = now()
+      + coalesce((case when expiries = 0 then 0
+      else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end), 0)
+      * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))
     and t.chunk_hash = any (array(select chunk_hash from taken_back))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true
 )
-select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id, held_owner as owner, held_token as token, exhausted,
+select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id,
+  held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
 from taken_back

@@ -1,6 +1,6 @@
 -- $1 delayMs, $2 id1, $3 id2, $4 tokens, $5 owner
 /* leasehold:release sync_checkpoints */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::text[], $3::text[], $4::bigint[]) as held (matrix_id, chunk_hash, held_token)
 ),
@@ -8,13 +8,13 @@ ours as materialized (              -- a row that another session has locked is 
   select t.matrix_id, t.chunk_hash
   from leasehold.sync_checkpoints as t
   where t.matrix_id = any (array(select matrix_id from held))
-    and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $5::text) is true
+    and t.chunk_hash = any (array(select chunk_hash from held))
+    and (t.locked_by = $5::text) is true
     and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true
   for no key update skip locked
 )
 update leasehold.sync_checkpoints as t
 set locked_by = null, locked_until = null, next_attempt_at = now() + $1::float8 * interval '1 millisecond'
-where t.matrix_id = any (array(select matrix_id from ours))
-  and t.chunk_hash = any (array(select chunk_hash from ours))
+where t.matrix_id = any (array(select matrix_id from ours)) and t.chunk_hash = any (array(select chunk_hash from ours))
   and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is true
 returning ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']')

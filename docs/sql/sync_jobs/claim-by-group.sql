@@ -1,5 +1,6 @@
 -- $1 excluded1, $2 groups, $3 rooms, $4 limit, $5 owner, $6 leaseMs
 /* leasehold:claim by group sync_jobs */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (
   select row.*
   from unnest((select $2::text[]), (select $3::int[])) as groups (name, room)
@@ -22,5 +23,5 @@ set locked_until = now() + $6::float8 * interval '1 millisecond', locked_by = $5
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.id = any (array(select id from chosen))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,
-  (t.created_at at time zone 'utc')::text, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force,
-  t.attempts, t.created_at, t.planned_at
+  (t.created_at at time zone 'utc')::text,
+  t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at, t.planned_at

@@ -1,6 +1,6 @@
 -- $1 id1, $2 owner, $3 leaseMs
 /* leasehold:claim rows sync_jobs */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -17,5 +17,5 @@ set locked_until = now() + $3::float8 * interval '1 millisecond', locked_by = $2
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.id = any (array(select id from taken))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,
-  (t.created_at at time zone 'utc')::text, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force,
-  t.attempts, t.created_at, t.planned_at
+  (t.created_at at time zone 'utc')::text,
+  t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at, t.planned_at

@@ -1,5 +1,6 @@
 -- $1 alone, $2 excluded1, $3 limit, $4 groups, $5 owner, $6 leaseMs
 /* leasehold:claim suspects sync_jobs */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (
   select row.*
   from unnest((select $4::text[])) as groups (name)
@@ -20,5 +21,5 @@ set locked_until = now() + $6::float8 * interval '1 millisecond', locked_by = $5
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.id = any (array(select id from next))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,
-  (t.created_at at time zone 'utc')::text, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force,
-  t.attempts, t.created_at, t.planned_at
+  (t.created_at at time zone 'utc')::text,
+  t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at, t.planned_at

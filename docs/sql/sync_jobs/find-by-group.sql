@@ -1,5 +1,6 @@
 -- $1 excluded1, $2 groups, $3 rooms, $4 limit
 /* leasehold:find by group sync_jobs */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select row.*
   from unnest((select $2::text[]), (select $3::int[])) as groups (name, room)

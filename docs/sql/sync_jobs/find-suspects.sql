@@ -1,5 +1,6 @@
 -- $1 alone, $2 excluded1, $3 limit, $4 groups
 /* leasehold:find suspects sync_jobs */
+-- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select row.*
   from unnest((select $4::text[])) as groups (name)

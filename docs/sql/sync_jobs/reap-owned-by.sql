@@ -1,5 +1,6 @@
 -- $1 id1, $2 ownedBy, $3 excluded1, $4 limit, $5 reason, $6 backoffMs
 /* leasehold:reap owned by sync_jobs */
+-- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
   select id, locked_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, false as exhausted
@@ -12,10 +13,13 @@ with taken_back as materialized (
 ),
 reaped as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + 1,
-    error_message = coalesce($5::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
-    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+  set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
+    error_message = coalesce($5::text,
+      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+    next_check_at = now()
+      + coalesce((case when expiries = 0 then 0
+      else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0)
+      * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

@@ -1,6 +1,6 @@
 -- $1 args, $2 id1, $3 tokens, $4 owner
 /* leasehold:settle retry sync_jobs */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
@@ -12,7 +12,7 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.sync_jobs as t
-set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
+set locked_by = null, locked_until = null, expiries = 0, attempts = attempts + 1,
   error_message = ($1::jsonb -> t.id::text ->> 'error')::text,
   next_check_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
 where t.id = any (array(select id from ours))

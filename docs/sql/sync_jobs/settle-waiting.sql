@@ -1,6 +1,6 @@
 -- $1 args, $2 id1, $3 tokens, $4 owner
 /* leasehold:settle waiting sync_jobs */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
@@ -13,7 +13,7 @@ ours as materialized (              -- a row that another session has locked is 
 )
 update leasehold.sync_jobs as t
 set locked_by = null, locked_until = null,
-  next_check_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond',
-  attempts = 0, expiries = 0
+  next_check_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond', attempts = 0,
+  expiries = 0
 where t.id = any (array(select id from ours))
 returning t.id::text

@@ -1,13 +1,14 @@
 -- $1 bucket, $2 excluded1, $3 groups, $4 rooms, $5 groupCursors, $6 steps, $7 bytes, $8 limit, $9 owner, $10 leaseMs
 /* leasehold:claim keys by group webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with recursive groups as materialized (
   select * from unnest((select $3::uuid[]), (select $4::int[]), (select $5::text[])) as groups (name, room, key_cursor)
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups cross join lateral (  -- the first key from the cursor on
-    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at,
+      coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null, true) and expiries < 2
         and id <> all ((select $2::bigint[])::bigint[])) is true
@@ -22,7 +23,8 @@ walk as (
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key
-    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at,
+      coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null, true) and expiries < 2
         and id <> all ((select $2::bigint[])::bigint[])) is true
@@ -61,11 +63,13 @@ claimed (c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, found, of_group
     lease_token = (select coalesce(nullif(t.lease_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
   where t.bucket = $1::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, date_part('epoch', t.lease_until) * 1000,
-    coalesce(octet_length(body) + pg_column_size(headers), 0), (t.next_attempt_at at time zone 'utc')::text,
-    t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers, t.attempts, t.created_at,
-    (select count(*)::int from next), t.endpoint_id
+    coalesce(octet_length(body) + pg_column_size(headers), 0),
+    (t.next_attempt_at at time zone 'utc')::text, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body,
+    t.headers, t.attempts, t.created_at, (select count(*)::int from next), t.endpoint_id
 )
 select claimed.*, groups.name,
-  (select ordering_key::text from walk where walk.endpoint_id = groups.name and (step >= $6::int or found >= room) limit 1),
-  (select extract(epoch from min(row_due_at) - now())::float8 * 1000 from walk where row_due_at > now() and isfinite(row_due_at))
+  (select ordering_key::text from walk where walk.endpoint_id = groups.name and (step >= $6::int or found >= room)
+    limit 1),
+  (select extract(epoch from min(row_due_at) - now())::float8 * 1000 from walk where row_due_at > now()
+    and isfinite(row_due_at))
 from groups left join claimed on claimed.of_group = groups.name

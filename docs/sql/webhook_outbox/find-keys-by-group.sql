@@ -1,13 +1,14 @@
 -- $1 excluded1, $2 groups, $3 rooms, $4 groupCursors, $5 bucket, $6 steps, $7 limit
 /* leasehold:find keys by group webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
 with recursive groups as materialized (
   select * from unnest((select $2::uuid[]), (select $3::int[]), (select $4::text[])) as groups (name, room, key_cursor)
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups cross join lateral (  -- the first key from the cursor on
-    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at,
+      coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null, true) and expiries < 2
         and id <> all ((select $1::bigint[])::bigint[])) is true
@@ -22,7 +23,8 @@ walk as (
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key
-    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+    select o.id, o.endpoint_id, o.ordering_key, next_attempt_at as row_due_at,
+      coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null, true) and expiries < 2
         and id <> all ((select $1::bigint[])::bigint[])) is true
@@ -36,4 +38,4 @@ walk as (
   ) as head
   where walk.step < $6::int and walk.found < walk.room
 )
-select id::text from walk where ready limit (select $7::int)
+select id::text from walk where ready order by walk.id limit (select $7::int)

@@ -1,6 +1,6 @@
 -- $1 id1, $2 tokens, $3 owner, $4 bucket
 /* leasehold:held webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 )

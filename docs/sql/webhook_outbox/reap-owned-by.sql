@@ -1,26 +1,34 @@
 -- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
 /* leasehold:reap owned by webhook_outbox */
+-- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
   select id, lease_owner as held_owner, lease_token::text as held_token,
     lease_until as held_until, coalesce(attempts >= 9, false) as exhausted
   from leasehold.webhook_outbox
-  where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
-    and lease_owner = $3::text and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+  where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_owner = $3::text
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
   limit (select $5::int)
   for update skip locked
 ),
 reaped as (
   update leasehold.webhook_outbox as t
-  set lease_owner = null, lease_until = null, attempts = coalesce(attempts, 0) + 1,
-    expiries = coalesce(expiries, 0) + 1,
-    last_error = coalesce($6::text, 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
-    next_attempt_at = case when attempts >= 9 then next_attempt_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
+  set lease_owner = null, lease_until = null, attempts = attempts + 1, expiries = expiries + 1,
+    last_error = coalesce($6::text,
+      'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+    next_attempt_at = case when attempts >= 9 then next_attempt_at
+      else now()
+      + coalesce((case when expiries = 0 then 0
+      else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0)
+      * interval '1 millisecond' end,
     last_attempt_at = coalesce(now() - null::int * interval '1 millisecond', last_attempt_at),
-    last_duration_ms = null::int, last_status = null::int, last_error_code = 'leaseExpired',
-    last_response = null::text,
+    last_duration_ms = null::int, last_status = null::int, last_error_code = 'leaseExpired', last_response = null::text,
     history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int, 'error_code', 'leaseExpired', 'error', coalesce($6::text, 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'), 'response', null::text, 'recorded_at', now())),
+      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token,
+        'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int,
+        'error_code', 'leaseExpired', 'error', coalesce($6::text,
+        'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+        'response', null::text, 'recorded_at', now())),
     delivery_status = case when attempts >= 9 then 'failed' else delivery_status end,
     failed_at = case when attempts >= 9 then now() else failed_at end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

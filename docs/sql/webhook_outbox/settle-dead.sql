@@ -1,6 +1,6 @@
 -- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:settle dead webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
@@ -12,15 +12,21 @@ ours as materialized (              -- a row that another session has locked is 
   for no key update skip locked
 )
 update leasehold.webhook_outbox as t
-set lease_owner = null, lease_until = null, attempts = coalesce(attempts, 0) + 1,
+set lease_owner = null, lease_until = null, attempts = attempts + 1,
   last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
-  last_attempt_at = coalesce(now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', last_attempt_at),
+  last_attempt_at = coalesce(now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond',
+    last_attempt_at),
   last_duration_ms = ($1::jsonb -> t.id::text ->> 'duration_ms')::int,
   last_status = ($1::jsonb -> t.id::text ->> 'status')::int,
   last_error_code = ($1::jsonb -> t.id::text ->> 'code')::text,
   last_response = ($1::jsonb -> t.id::text ->> 'response')::text,
   history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond', 'duration_ms', ($1::jsonb -> t.id::text ->> 'duration_ms')::int, 'status', ($1::jsonb -> t.id::text ->> 'status')::int, 'error_code', ($1::jsonb -> t.id::text ->> 'code')::text, 'error', ($1::jsonb -> t.id::text ->> 'error')::text, 'response', ($1::jsonb -> t.id::text ->> 'response')::text, 'recorded_at', now())),
+      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token,
+        'started_at', now() - ($1::jsonb -> t.id::text ->> 'duration_ms')::int * interval '1 millisecond',
+        'duration_ms', ($1::jsonb -> t.id::text ->> 'duration_ms')::int,
+        'status', ($1::jsonb -> t.id::text ->> 'status')::int, 'error_code', ($1::jsonb -> t.id::text ->> 'code')::text,
+        'error', ($1::jsonb -> t.id::text ->> 'error')::text,
+        'response', ($1::jsonb -> t.id::text ->> 'response')::text, 'recorded_at', now())),
   delivery_status = 'failed', failed_at = now()
 where t.bucket = $5::smallint and t.id = any (array(select id from ours))
 returning t.id::text

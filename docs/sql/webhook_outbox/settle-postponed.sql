@@ -1,6 +1,6 @@
 -- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:settle postponed webhook_outbox */
--- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+-- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
@@ -13,7 +13,6 @@ ours as materialized (              -- a row that another session has locked is 
 )
 update leasehold.webhook_outbox as t
 set lease_owner = null, lease_until = null,
-  next_attempt_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond',
-  expiries = 0
+  next_attempt_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond', expiries = 0
 where t.bucket = $5::smallint and t.id = any (array(select id from ours))
 returning t.id::text

@@ -3,6 +3,6 @@
 select buckets.bucket
 from leasehold.citus_buckets as buckets
 where (select now() from leasehold.webhook_outbox as t
-    where t.bucket = buckets.bucket and (delivery_status = 'pending' and lease_owner is not null)
-    order by t.bucket limit 1) is not null
+      where t.bucket = buckets.bucket and (delivery_status = 'pending' and lease_owner is not null)
+      order by t.bucket limit 1) is not null
 order by buckets.bucket
