@@ -4,7 +4,7 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import { and, list, type Parameters, parameters, statement } from './statement.ts'
 import {
   among,
   bytesColumn,
@@ -13,6 +13,7 @@ import {
   foundIn,
   inBucket,
   lease,
+  leaseAsCte,
   millisecondsUntil,
   noneInFlight,
   notExcluded,
@@ -96,6 +97,7 @@ export function claimKeysByGroup(t: TableSql): ClaimStatements {
   const isSized = t.table.bytes !== undefined
   const taken = [inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`]
   const names = returned(t).columns.map((_, i) => `c${i + 1}`)
+  const found = foundIn(t, 'next')
   const claim = statement(
     t.table,
     'claim keys by group',
@@ -112,9 +114,7 @@ taken as materialized (
   where ${and(taken, '    ')}
   for update skip locked
 ),
-claimed (${wrapped([...names, ...foundIn(t, 'next').map(() => 'found'), 'of_group'], ', ', '  ')}) as (
-${lease(t, $, 'taken', [...foundIn(t, 'next'), `t.${groupOf(t)}`]).replaceAll(/^/gm, '  ')}
-)
+${leaseAsCte(t, $, 'taken', { names: [...names, ...found.map(() => 'found'), 'of_group'], more: [...found, `t.${groupOf(t)}`] })}
 select claimed.*, groups.name,
   (select ${key}::text from walk where walk.${groupOf(t)} = groups.name and (step >= ${$('steps', 'int')} or found >= room) limit 1),
   ${t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk')}

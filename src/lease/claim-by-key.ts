@@ -6,7 +6,7 @@
  * flight refuses the second, and the pipeline of that claim is repeated.
  */
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import { and, list, type Parameters, parameters, statement } from './statement.ts'
 import {
   among,
   bytesColumn,
@@ -16,6 +16,7 @@ import {
   foundIn,
   inBucket,
   lease,
+  leaseAsCte,
   noneInFlight,
   notExcluded,
   orderingOf,
@@ -63,6 +64,7 @@ export function claimArrivedKeys(t: TableSql): ClaimStatements {
   const forwards = list(t.arrival.map(({ name }) => name))
   const backwards = list(t.arrival.map(({ name }) => `${name} desc`))
   const names = returned(t).columns.map((_, i) => `c${i + 1}`)
+  const more = foundIn(t, 'heads')
   const claim = statement(
     t.table,
     'claim arrived keys',
@@ -71,9 +73,7 @@ export function claimArrivedKeys(t: TableSql): ClaimStatements {
 with ${arrived(t, $)},
 ${heads(t, $, keys)},
 ${taken(t, $)},
-claimed (${wrapped([...names, ...foundIn(t, 'heads').map(() => 'found')], ', ', '  ')}) as (
-${lease(t, $, 'taken', foundIn(t, 'heads')).replaceAll(/^/gm, '  ')}
-)
+${leaseAsCte(t, $, 'taken', { names: [...names, ...more.map(() => 'found')], more })}
 select claimed.*, scan.*
 from (
   select (select count(*)::int from arrived) as read,

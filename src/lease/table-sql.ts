@@ -420,8 +420,44 @@ export function returned(t: TableSql): ReturnedSql {
   return { columns, positions: { bytes, id, order: order.map((at) => at ?? id), place, columns: first } }
 }
 
-/** Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). */
+/**
+ * Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). Citus refuses a RETURNING that calls what is
+ * not immutable, as the size of a row and the text of a moment are: there it is a CTE of its own, and a SELECT computes them.
+ */
 export function lease(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
+  const returning = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
+  const update = leasing(t, $, source)
+  return t.buckets === undefined
+    ? `${update}\nreturning ${returning}`
+    : `,\n${leasedRows(update)}\nselect ${returning}\nfrom leased as t`
+}
+
+/** The same as the CTE `claimed` with these names of its columns. */
+export function leaseAsCte(
+  t: TableSql,
+  $: Parameters,
+  source: string,
+  { names, more }: { readonly names: readonly string[]; readonly more: readonly string[] },
+): string {
+  const returning = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
+  const update = leasing(t, $, source)
+  const claimed =
+    t.buckets === undefined ? `${update}\nreturning ${returning}` : `select ${returning}\nfrom leased as t`
+  return `${t.buckets === undefined ? '' : `${leasedRows(update)},\n`}claimed (${wrapped(names, ', ', '  ')}) as (
+${claimed.replaceAll(/^/gm, '  ')}
+)`
+}
+
+function leasedRows(update: string): string {
+  return `leased as (\n${`${update}\nreturning t.*`.replaceAll(/^/gm, '  ')}\n)`
+}
+
+function claimedColumns(t: TableSql, source: string): string[] {
+  const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
+  return returned(t).columns.map((column) => (column === PLACE ? place : column))
+}
+
+function leasing(t: TableSql, $: Parameters, source: string): string {
   const { table, owner, until, token } = t
   const worker = $('owner', 'text')
   const set = [
@@ -431,12 +467,9 @@ export function lease(t: TableSql, $: Parameters, source: string, more: readonly
       : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
-  const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
-  const columns = returned(t).columns.map((column) => (column === PLACE ? place : column))
   return `update ${t.target} as t
 set ${wrapped(set, ', ', '  ')}
-where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}
-returning ${wrapped([...columns, ...more], ', ', '  ')}`
+where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}`
 }
 
 function claimedToken({ token, owner }: TableSql): string {
