@@ -4,9 +4,8 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, list, type Parameters, parameters, statement } from './statement.ts'
+import { and, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
 import {
-  among,
   bytesColumn,
   claimableNow,
   fitting,
@@ -19,11 +18,12 @@ import {
   notExcluded,
   orderBy,
   orderingOf,
-  returned,
   rowIdSql,
+  runningTotal,
   scannedColumns,
   suspects,
   type TableSql,
+  taken,
   withoutKey,
 } from './table-sql.ts'
 
@@ -33,16 +33,18 @@ import {
  */
 export function claimByGroup(t: TableSql): ClaimStatements {
   const $ = parameters()
-  const source = `next as materialized (
-  ${scanGroups(t, $)}
-)`
+  const isSized = t.table.bytes !== undefined
   const claim = statement(
     t.table,
     'claim by group',
     $,
     `
-with ${source}${t.table.bytes === undefined ? '' : `,\n${fitting($, 'next', orderBy(t))}`},
-${chosen(t, $, orderBy(t))}
+with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked
+  ${scanGroups(t, $, { locks: true })}
+)${isSized ? `,\n${fitting($, 'next', orderBy(t))}` : ''},
+chosen as materialized (
+  select * from ${isSized ? 'fitting' : 'next'} order by ${orderBy(t)} limit (select ${$('limit', 'int')})
+)
 ${lease(t, $, 'chosen', foundIn(t, 'next'))}`,
   )
   const $find = parameters()
@@ -52,14 +54,15 @@ ${lease(t, $, 'chosen', foundIn(t, 'next'))}`,
     $find,
     `
 select ${rowIdSql(t)} from (
-  ${scanGroups(t, $find, false)}
-) as next`,
+  ${scanGroups(t, $find, { locks: false })}
+) as next
+order by ${orderBy(t, 'next.')} limit (select ${$find('limit', 'int')})`,
   )
   return { claim, find }
 }
 
 /** The rows without an ordering key, in the order of the table within their group. */
-function scanGroups(t: TableSql, $: Parameters, locks = true): string {
+function scanGroups(t: TableSql, $: Parameters, { locks }: { readonly locks: boolean }): string {
   const group = groupOf(t)
   const where = [
     inBucket(t, $),
@@ -70,21 +73,11 @@ function scanGroups(t: TableSql, $: Parameters, locks = true): string {
     notExcluded(t, $),
   ]
   return `select row.*
-  from unnest((select ${$('groups', `${t.group?.type ?? 'text'}[]`)}), (select ${$('rooms', 'int[]')})) as groups (name, room)
-  cross join lateral (
-    select ${list([...scannedColumns(t), ...bytesColumn(t)])}
-    from ${t.target}
+  from unnest((select ${$('groups', `${t.group?.type ?? 'text'}[]`)}), (select ${$('rooms', 'int[]')})) as groups (name, room) cross join lateral (
+    select ${list([...scannedColumns(t), ...(locks ? bytesColumn(t) : [])])} from ${t.target}
     where ${and(where, '      ')}
-    order by ${orderBy(t)}
-    limit least(groups.room, ${$('limit', 'int')})${locks ? '\n    for update skip locked' : ''}
+    order by ${orderBy(t)} limit least(groups.room, ${$('limit', 'int')})${locks ? ' for update skip locked' : ''}
   ) as row`
-}
-
-/** The CTE `chosen`: the first of the rows that were found, as many as there is room for. */
-function chosen(t: TableSql, $: Parameters, order: string): string {
-  return `chosen as materialized (
-  select * from ${t.table.bytes === undefined ? 'next' : 'fitting'} order by ${order} limit (select ${$('limit', 'int')})
-)`
 }
 
 /**
@@ -94,30 +87,23 @@ function chosen(t: TableSql, $: Parameters, order: string): string {
 export function claimKeysByGroup(t: TableSql): ClaimStatements {
   const $ = parameters()
   const { id, key } = orderingOf(t)
-  const isSized = t.table.bytes !== undefined
-  const taken = [inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`]
-  const names = returned(t).columns.map((_, i) => `c${i + 1}`)
-  const found = foundIn(t, 'next')
+  const group = groupOf(t)
+  const total = t.table.bytes === undefined ? '' : `, ${runningTotal(id)}`
   const claim = statement(
     t.table,
     'claim keys by group',
     $,
     `
-with recursive ${walk(t, $)},
+with recursive ${walk(t, $, bytesColumn(t))},
 next as materialized (
-  select * from walk where ready
-)${isSized ? `,\n${fitting($, 'next', id)}` : ''},
-${chosen(t, $, id)},
-taken as materialized (
-  select t.${id}
-  from ${t.target} as t
-  where ${and(taken, '    ')}
-  for update skip locked
+  select *${total} from walk where ready
 ),
-${leaseAsCte(t, $, 'taken', { names: [...names, ...found.map(() => 'found'), 'of_group'], more: [...found, `t.${groupOf(t)}`] })}
+${taken(t, $, 'next')},
+${leaseAsCte(t, $, 'taken', [...foundIn(t, 'next'), `t.${group} as of_group`])}
 select claimed.*, groups.name,
-  (select ${key}::text from walk where walk.${groupOf(t)} = groups.name and (step >= ${$('steps', 'int')} or found >= room) limit 1),
-  ${t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk')}
+  (select ${key}::text from walk
+    where walk.${group} = groups.name and (step >= ${$('steps', 'int')} or found >= room) limit 1) as stopped_at,
+  ${t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk')} as due_in_ms
 from groups left join claimed on claimed.of_group = groups.name`,
   )
   const $find = parameters()
@@ -133,7 +119,7 @@ select ${rowIdSql(t)} from walk where ready order by walk.${id} limit (select ${
 }
 
 /** The CTEs `groups` and `walk`: from key to key within each group, until there are as many heads as it has room for. */
-function walk(t: TableSql, $: Parameters): string {
+function walk(t: TableSql, $: Parameters, bytes: readonly string[] = []): string {
   const { key, id } = orderingOf(t)
   const group = groupOf(t)
   const due = t.table.availableAt === undefined ? [] : [`${quote(t.table.availableAt)} as row_due_at`]
@@ -150,23 +136,23 @@ function walk(t: TableSql, $: Parameters): string {
   ]
   const head = (
     which: string,
-  ): string => `select ${list([`o.${id}`, `o.${group}`, `o.${key}`, ...due, ...bytesColumn(t)])},
+  ): string => `select ${wrapped([`o.${id}`, `o.${group}`, `o.${key}`, ...due, ...bytes], ', ', '      ')},
       (${and(claimable, '        ')}) is true
-        and ${noneInFlight(t, $, 'o')} as ready
+        and ${noneInFlight(t, $, 'o', '          ')} as ready
     from ${t.target} as o
     where ${and([...unfinished, which], '      ')}
     order by o.${group}, o.${key}, o.${id} limit 1`
   return `groups as materialized (
   select * from unnest(${list(arrays)}) as groups (name, room, key_cursor)
 ),
-walk as (
+walk as (  -- the first unfinished row of each key, and whether it is ready to be claimed
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups cross join lateral (  -- the first key from the cursor on
     ${head(`o.${group} = groups.name and o.${key} >= groups.key_cursor`)}
   ) as head
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
-  from walk cross join lateral (    -- the next key
+  from walk cross join lateral (  -- the next key
     ${head(`o.${group} = walk.${group} and o.${key} > walk.${key}`)}
   ) as head
   where walk.step < ${$('steps', 'int')} and walk.found < walk.room

@@ -8,11 +8,9 @@
 import type { ClaimStatements } from './claim-in-order.ts'
 import { and, list, type Parameters, parameters, statement } from './statement.ts'
 import {
-  among,
   bytesColumn,
   claimableNow,
   cursorText,
-  fitting,
   foundIn,
   inBucket,
   lease,
@@ -20,10 +18,11 @@ import {
   noneInFlight,
   notExcluded,
   orderingOf,
-  returned,
   rowIdSql,
+  runningTotal,
   suspects,
   type TableSql,
+  taken,
 } from './table-sql.ts'
 
 /** Claims the heads of the given keys: the worker knows of which keys it has settled a row. */
@@ -36,8 +35,8 @@ export function claimNextOfKeys(t: TableSql): ClaimStatements {
     'claim next of keys',
     $,
     `
-with ${heads(t, $, keys($))},
-${taken(t, $)}
+with ${heads(t, $, keys($), bytesColumn(t))},
+${taken(t, $, 'heads')}
 ${lease(t, $, 'taken', foundIn(t, 'heads'))}`,
   )
   const $find = parameters()
@@ -56,30 +55,30 @@ ${lease(t, $, 'taken', foundIn(t, 'heads'))}`,
  * them for whose head there was no room.
  */
 export function claimArrivedKeys(t: TableSql): ClaimStatements {
-  const keys = `(select distinct ${orderingOf(t).key} from arrived) as wanted`
-  const $ = parameters()
-  const places = t.arrival.map((column) => cursorText(column)).join(` || '|' || `)
   const { id, key } = orderingOf(t)
-  const noRoom = `select ${key} from heads where ${id} > (select ${id} from taken order by ${id} desc limit 1)`
+  const keys = `(select distinct ${key} from arrived) as wanted`
+  const $ = parameters()
+  const place = t.arrival.map((column) => cursorText(column)).join(` || '|' || `)
   const forwards = list(t.arrival.map(({ name }) => name))
   const backwards = list(t.arrival.map(({ name }) => `${name} desc`))
-  const names = returned(t).columns.map((_, i) => `c${i + 1}`)
-  const more = foundIn(t, 'heads')
+  const beyondTaken = `select ${key} from heads where ${id} > (select ${id} from taken order by ${id} desc limit 1)`
   const claim = statement(
     t.table,
     'claim arrived keys',
     $,
     `
 with ${arrived(t, $)},
-${heads(t, $, keys)},
-${taken(t, $)},
-${leaseAsCte(t, $, 'taken', { names: [...names, ...more.map(() => 'found')], more })}
-select claimed.*, scan.*
-from (
-  select (select count(*)::int from arrived) as read,
-    (select ${places} from arrived order by ${backwards} limit 1) as read_to,
-    (select ${places} from arrived where ${key} in (${noRoom}) order by ${forwards} limit 1) as no_room_from
-) as scan left join claimed on true`,
+${heads(t, $, keys, bytesColumn(t))},
+${taken(t, $, 'heads')},
+${leaseAsCte(t, $, 'taken')}
+select ${list(['claimed.*', ...foundIn(t, 'heads')])}, (select count(*)::int from arrived) as read,
+  (select ${place}
+    from arrived order by ${backwards} limit 1) as read_to,
+  (select ${place}
+    from arrived  -- the first row read whose key has a row to claim, but there was no room for it
+    where ${key} in (${beyondTaken})
+    order by ${forwards} limit 1) as no_room_from
+from (select 1) as always left join claimed on true`,
   )
   const $find = parameters()
   const find = statement(
@@ -91,18 +90,16 @@ from (
   return { claim, find }
 }
 
-/** The next rows that are due, first of their key or not. */
+/** The next rows that are due, whether or not they are the first of their key. */
 function arrived(t: TableSql, $: Parameters): string {
   const { key } = orderingOf(t)
   const columns = list(t.arrival.map(({ name }) => name))
   const cursor = list(t.arrival.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
   const where = [inBucket(t, $), `${key} is not null`, ...claimableNow(t), `(${columns}) >= (${cursor})`]
-  return `arrived as materialized (           -- the next rows that are due, first of their key or not
-  select ${columns}, ${key}
-  from ${t.target}
+  return `arrived as materialized (  -- the next rows that are due, whether or not they are the first of their key
+  select ${columns}, ${key} from ${t.target}
   where ${and(where, '    ')}
-  order by ${columns}
-  limit (select ${$('rows', 'int')})
+  order by ${columns} limit (select ${$('rows', 'int')})
 )`
 }
 
@@ -111,40 +108,26 @@ function arrived(t: TableSql, $: Parameters): string {
  * `=`, the primary key has the order of a key's rows too, and where most rows were of one key when the table was analysed,
  * the planner walks along it, past all finished rows.
  */
-function heads(t: TableSql, $: Parameters, wanted: string): string {
+function heads(t: TableSql, $: Parameters, wanted: string, bytes: readonly string[] = []): string {
   const { key, id } = orderingOf(t)
   const claimable = [...claimableNow(t), suspects(t, false), notExcluded(t, $)]
-  const bytes = bytesColumn(t)
-  return `heads as materialized (
-  select head.*
-  from ${wanted}
-  cross join lateral (                -- the first unfinished row of the key
+  const unfinished = [
+    inBucket(t, $, 'o.'),
+    `(${t.table.ordering?.unfinished ?? 'true'})`,
+    `o.${key} >= wanted.${key} and o.${key} <= wanted.${key}`,
+  ]
+  const total =
+    bytes.length === 0 ? '' : `, ${runningTotal(`head.${id}`, 'head.bytes')}  -- for the byte budget`
+  return `heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
+  select head.*${total}
+  from ${wanted} cross join lateral (
     select ${list([`o.${id}`, `o.${key}`, ...bytes])},
       (${and(claimable, '        ')}) is true as claimable
     from ${t.target} as o
-    where ${and([inBucket(t, $, 'o.'), `(${t.table.ordering?.unfinished ?? 'true'})`, `o.${key} >= wanted.${key}`, `o.${key} <= wanted.${key}`], '      ')}
-    order by o.${key}, o.${id} limit 1
+    where ${and(unfinished, '      ')}
+    order by o.${key}, o.${id} limit 1  -- of a range, not of "=": only the index of keys has this order
   ) as head
   where head.claimable and ${noneInFlight(t, $, 'head')}
-)`
-}
-
-/** The heads that there is room for, each locked: what has changed since they were found is checked once more. */
-function taken(t: TableSql, $: Parameters): string {
-  const { id } = orderingOf(t)
-  const isSized = t.table.bytes !== undefined
-  const where = [
-    inBucket(t, $, 't.'),
-    ...among(t, isSized ? 'fitting' : 'heads'),
-    `(${and(claimableNow(t), '      ')}) is true`,
-  ]
-  return `${isSized ? `${fitting($, 'heads', id)},\n` : ''}taken as materialized (
-  select t.${id}
-  from ${t.target} as t
-  where ${and(where, '    ')}
-  order by t.${id}
-  limit (select ${$('limit', 'int')})
-  for update skip locked
 )`
 }
 

@@ -1,5 +1,13 @@
 /** Claims along the claim index. They are easiest to read as they are sent: `docs/sql/outbox/claim-in-order.sql`. */
-import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
+import {
+  and,
+  indented,
+  type LeaseStatement,
+  list,
+  type Parameters,
+  parameters,
+  statement,
+} from './statement.ts'
 import {
   bytesColumn,
   claimableNow,
@@ -26,44 +34,34 @@ export interface ClaimStatements {
 export function claimInOrder(t: TableSql): ClaimStatements {
   const $ = parameters()
   const isSized = t.table.bytes !== undefined
+  const columns = list([...scannedColumns(t), ...bytesColumn(t)])
   const claim = statement(
     t.table,
     'claim in order',
     $,
     `
-with next as materialized (
-  ${scan(t, $)}
-  for update skip locked
+with next as materialized (  -- the next rows that are due${isSized ? '; all of them are locked, also those that do not fit' : ''}
+${indented(scan(t, $, columns))} for update skip locked
 )${isSized ? `,\n${fitting($, 'next', orderBy(t))}` : ''}
 ${lease(t, $, isSized ? 'fitting' : 'next', foundIn(t, 'next'))}`,
   )
   const $find = parameters()
-  const find = statement(
-    t.table,
-    'find in order',
-    $find,
-    `
-select ${rowIdSql(t)} from (
-  ${scan(t, $find)}
-) as next`,
-  )
+  const find = statement(t.table, 'find in order', $find, scan(t, $find, rowIdSql(t, 't.')))
   return { claim, find }
 }
 
-function scan(t: TableSql, $: Parameters): string {
-  const columns = list(t.order.map(({ name }) => name))
+function scan(t: TableSql, $: Parameters, columns: string): string {
+  const order = list(t.order.map(({ name }) => name))
   const values = (): string => list(t.order.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
   const where = [
     inBucket(t, $),
     ...withoutKey(t),
     ...claimableNow(t),
     suspects(t, false),
-    t.lowestCursor === undefined ? '' : `(${columns}) >= (${values()})`,
+    t.lowestCursor === undefined ? '' : `(${order}) >= (${values()})`,
     notExcluded(t, $),
   ]
-  return `select ${list([...scannedColumns(t), ...bytesColumn(t)])}
-  from ${t.target}
-  where ${and(where, '    ')}
-  order by ${orderBy(t)}
-  limit (select ${$('limit', 'int')})`
+  return `select ${columns} from ${t.target} as t
+where ${and(where, '  ')}
+order by ${orderBy(t, 't.')} limit (select ${$('limit', 'int')})`
 }

@@ -1,6 +1,14 @@
 /** Claims of named rows, and of suspects. As they are sent: `claim-rows.sql` and `claim-suspects.sql` in `docs/sql`. */
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
+import {
+  and,
+  indented,
+  type LeaseStatement,
+  list,
+  type Parameters,
+  parameters,
+  statement,
+} from './statement.ts'
 import { SUSPECT_EXPIRIES } from './table.ts'
 import {
   among,
@@ -11,6 +19,7 @@ import {
   lease,
   noneInFlight,
   notExcluded,
+  orderBy,
   orderingOf,
   rowIdSql,
   suspects,
@@ -27,12 +36,11 @@ export function claimRows(t: TableSql): LeaseStatement {
     'claim rows',
     $,
     `
-with wanted as materialized (
+with wanted as materialized (  -- a subquery, which the planner takes for ten rows
   select * from unnest(${named}) as wanted (${idNames(t)})
 ),
 taken as materialized (
-  select ${idNames(t, 't.')}
-  from ${t.target} as t
+  select ${idNames(t, 't.')} from ${t.target} as t
   where ${and([...where, ...isHead(t, $)], '    ')}
   for update skip locked
 )
@@ -53,8 +61,8 @@ export function claimSuspects(t: TableSql): ClaimStatements | undefined {
     'claim suspects',
     $,
     `
-with next as materialized (
-  ${scanSuspects(t, $, t.expiries)}
+with next as materialized (  -- the next suspects that are due
+${indented(scanSuspects(t, $, t.expiries, { locks: true }))}
 )
 ${lease(t, $, 'next')}`,
   )
@@ -63,15 +71,18 @@ ${lease(t, $, 'next')}`,
     t.table,
     'find suspects',
     $find,
-    `
-select ${rowIdSql(t)} from (
-  ${scanSuspects(t, $find, t.expiries, false)}
-) as next`,
+    scanSuspects(t, $find, t.expiries, { locks: false }),
   )
   return { claim, find }
 }
 
-function scanSuspects(t: TableSql, $: Parameters, expiries: string, locks = true): string {
+/** To lock them, their ids; otherwise the same as texts. */
+function scanSuspects(
+  t: TableSql,
+  $: Parameters,
+  expiries: string,
+  { locks }: { readonly locks: boolean },
+): string {
   const mustBeAlone = [
     `${expiries} > ${SUSPECT_EXPIRIES}`,
     ...(t.exhausted === undefined ? [] : [t.exhausted]),
@@ -81,24 +92,23 @@ function scanSuspects(t: TableSql, $: Parameters, expiries: string, locks = true
     t.group === undefined ? '' : `t.${t.group.name} = groups.name`,
     ...claimableNow(t),
     suspects(t, true),
-    `((select ${$('alone', 'boolean')}) or (${mustBeAlone.join(' or ')}) is not true)`,
+    `((select ${$('alone', 'boolean')})  -- false: none that must run alone, after more expiries or at the last attempt
+    or (${mustBeAlone.join(' or ')}) is not true)`,
     ...isHead(t, $),
     notExcluded(t, $, 't.'),
   ]
-  const order = list(t.order.map((o) => `t.${o.name}${o.direction === 'desc' ? ' desc' : ''}`))
+  const columns = locks ? idNames(t, 't.') : rowIdSql(t, 't.')
   const limit = `limit (select ${$('limit', 'int')})`
-  const scan = `select ${idNames(t, 't.')}
-  from ${t.target} as t
-  where ${and(where, '    ')}
-  order by ${order}
-  ${limit}${locks ? '\n  for update skip locked' : ''}`
+  const scan = `select ${columns} from ${t.target} as t
+where ${and(where, '  ')}
+order by ${orderBy(t, 't.')} ${limit}${locks ? ' for update skip locked' : ''}`
   if (t.group === undefined) return scan
   return `select row.*
-  from unnest((select ${$('groups', `${t.group.type}[]`)})) as groups (name)
-  cross join lateral (
-    ${scan.replaceAll('\n', '\n  ')}
-  ) as row
-  ${limit}`
+from unnest((select ${$('groups', `${t.group.type}[]`)})) as groups (name)
+cross join lateral (
+${indented(scan)}
+) as row
+${limit}`
 }
 
 /**
@@ -112,14 +122,13 @@ function isHead(t: TableSql, $: Parameters): string[] {
     inBucket(t, $, 'h.'),
     t.group === undefined ? '' : `h.${t.group.name} = t.${t.group.name}`,
     `(${t.table.ordering?.unfinished ?? 'true'})`,
-    `h.${key} >= t.${key}`,
-    `h.${key} <= t.${key}`,
+    `h.${key} >= t.${key} and h.${key} <= t.${key}`,
   ]
   return [
-    `(t.${key} is null or (
+    `(t.${key} is null or (  -- or the first unfinished row of its key, of which no other row is leased
       (select h.${id} from ${t.target} as h
         where ${and(where, '          ')}
         order by h.${key}, h.${id} limit 1) = t.${id}
-      and ${noneInFlight(t, $, 't')}))`,
+      and ${noneInFlight(t, $, 't', '        ')}))`,
   ]
 }

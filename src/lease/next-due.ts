@@ -16,10 +16,11 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
     and([inBucket(t, $), ofGroups, `(${claimable})`, ...which, `${at} > now()`], '      ')
   const first = (which: readonly string[]): string => {
     const select = `select ${at} from ${t.target}
-    where ${conditions(which)} order by ${at} limit 1`
+    where ${conditions(which)}
+    order by ${at} limit 1`
     return ofGroups === ''
       ? `(${select})`
-      : `(select min(first.${at}) from groups cross join lateral (\n    ${select}\n  ) as first)`
+      : `(select min(first.${at}) from groups cross join lateral (\n    ${select}) as first)`
   }
   const searched: string[] = []
   const isInOrder = isOrderedByDue(t)
@@ -28,7 +29,9 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
   if (t.expiries !== undefined && (isInOrder || t.group === undefined))
     searched.push(first([suspects(t, true)]))
   else if (t.expiries !== undefined)
-    searched.push(`(select min(${at}) from groups, ${t.target} where ${conditions([suspects(t, true)])})`)
+    searched.push(
+      `(select min(${at}) from groups, ${t.target}\n    where ${conditions([suspects(t, true)])})`,
+    )
   // With groups, a walk by key tells when the next row of a key is due.
   if (t.orderingKey !== undefined && t.group === undefined)
     searched.push(first([`${t.orderingKey.name} is not null`]))
@@ -42,7 +45,7 @@ export function nextDue(t: TableSql): LeaseStatement | undefined {
     'next due',
     $,
     `
-${groups}select extract(epoch from nullif(least(
+${groups}select extract(epoch from nullif(least(  -- one search for each index; infinity is never due
   ${searched.join(',\n  ')}
 ), 'infinity') - now())::float8 * 1000 as due_in_ms`,
   )

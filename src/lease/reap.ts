@@ -50,9 +50,8 @@ with taken_back as materialized (
   select ${idNames(t)}, ${t.owner} as held_owner, ${t.token === undefined ? 'null' : `${t.token}::text`} as held_token,
     ${t.until} as held_until, ${t.exhausted === undefined ? 'false' : `coalesce(${t.exhausted}, false)`} as exhausted
   from ${t.target}
-  where ${and([...leased(t, $, which), only, notExcluded(t, $)], '    ')}
-  limit (select ${$('limit', 'int')})
-  for update skip locked
+  where ${and([...leased(t, $, which, '      '), only, notExcluded(t, $)], '    ')}
+  limit (select ${$('limit', 'int')}) for update skip locked
 ),
 reaped as (
   update ${t.target} as t
@@ -73,22 +72,22 @@ export function findExpired(t: TableSql, which: 'expired' | 'owned by'): LeaseSt
     `find ${which}`,
     $,
     `
-select ${rowIdSql(t)} as id
-from ${t.target}
-where ${and([...leased(t, $, which), notExcluded(t, $)], '  ')}
+select ${rowIdSql(t)} as id from ${t.target}
+where ${and([...leased(t, $, which, '    '), notExcluded(t, $)], '  ')}
 limit (select ${$('limit', 'int')})`,
   )
 }
 
 /** Written like the predicate of the index that the reaper reads, which has leased rows only. */
-function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
+function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by', indent: string): string[] {
   const condition = `(${t.table.leased ?? `${t.owner} is not null`})`
   if (which === 'owned by') return [inBucket(t, $), condition, `${ownerSql(t)} = ${$('ownedBy', 'text')}`]
   const bucket = inBucket(t, $)
   const grace = `now() - (select ${$('graceMs', 'float8')}) * interval '1 millisecond'`
   const living = `(select ${$('living', 'text[]')})::text[]`
-  const leftToOwner = `${t.until} > ${grace} and ${ownerSql(t)} = any (${living})`
-  return [bucket, condition, `${t.until} <= now()`, `(${leftToOwner}) is not true`]
+  const leftToOwner = `(${t.until} > ${grace}  -- it is left to an owner that is alive
+${indent}and ${ownerSql(t)} = any (${living})) is not true`
+  return [bucket, condition, `${t.until} <= now()`, leftToOwner]
 }
 
 /** The owner as workers are named. */
@@ -113,7 +112,8 @@ function expire(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): stri
     if (expiries === undefined) return '0'
     const backoff = $('backoffMs', 'float8[]')
     const step = `(${backoff})[least(${attempts ?? expiries}, cardinality(${backoff}) - 1) + 1]`
-    return `(case when ${expiries} = 0 then 0 else coalesce(${step}, 0) end)`
+    return `(case when ${expiries} = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(${step}, 0) end)`
   }
   const given = (name: string, outcome: OutcomeSql | undefined): Sql =>
     table.expired[name] ?? `null::${outcome?.args[name] ?? 'text'}`
@@ -138,13 +138,17 @@ function expire(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): stri
     const ownOfReap = table.writes.reap[column]
     if (ownOfReap !== undefined) return replaceArguments(ownOfReap, argument(retry))
     if (column === table.attempts?.expiries && which === 'expired')
-      return `${expiries} + case when ${ownerSql(t)} = any (${$('living', 'text[]')}) then 0 else 1 end`
+      return `${expiries} + case  -- not counted if the owner is alive: then no process has died
+      when ${ownerSql(t)} = any (${$('living', 'text[]')}) then 0 else 1 end`
     if (column === table.attempts?.expiries) return `${expiries} + 1`
     const unassigned = column === table.attempts?.column ? `${attempts} + 1` : quote(column)
     const [retried, ended] = [onRetry[column], onDeath[column]]
     return ifExhausted(
       ended === undefined ? unassigned : replaceArguments(ended, argument(dead)),
-      retried === undefined ? unassigned : replaceArguments(retried, argument(retry)),
+      // The delay of an expiry is never null.
+      retried === undefined
+        ? unassigned
+        : replaceArguments(retried.replace('coalesce($delay_ms, 0)', '$delay_ms'), argument(retry)),
     )
   }
 

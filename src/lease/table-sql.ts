@@ -5,6 +5,7 @@ import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
 import {
   and,
+  indented,
   type LeaseStatement,
   list,
   type Parameters,
@@ -252,9 +253,8 @@ function stillHeld(
 export function lockHeld(t: TableSql, $: Parameters, conditions: readonly string[]): string {
   const { held, where } = stillHeld(t, $, conditions)
   return `${held},
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select ${idNames(t, 't.')}
-  from ${t.target} as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select ${idNames(t, 't.')} from ${t.target} as t
   where ${where}
   for no key update skip locked
 )`
@@ -274,8 +274,7 @@ export function held(
     $,
     `
 with ${batch}
-select ${rowIdSql(t, 't.')}
-from ${t.target} as t
+select ${rowIdSql(t, 't.')} from ${t.target} as t
 where ${where.replaceAll('\n    ', '\n  ')}`,
   )
 }
@@ -341,12 +340,12 @@ export function orderingOf(t: TableSql): { readonly key: string; readonly id: st
  * Nothing else of the row's ordering key is in flight. A scalar subquery, which is one probe of the unique index: as
  * `not exists` it becomes an anti-join that scans the index for every key.
  */
-export function noneInFlight(t: TableSql, $: Parameters, row: string): string {
+export function noneInFlight(t: TableSql, $: Parameters, row: string, indent = '      '): string {
   const { key, id } = orderingOf(t)
   const sameGroup = t.group === undefined ? '' : `f.${t.group.name} = ${row}.${t.group.name}`
   const where = [inBucket(t, $, 'f.'), sameGroup, `f.${key} = ${row}.${key}`, `(${t.table.leased ?? ''})`]
   return `(select f.${id} from ${t.target} as f
-      where ${and([...where, `f.${id} <> ${row}.${id}`], '        ')} limit 1) is null`
+${indent}where ${and([...where, `f.${id} <> ${row}.${id}`], `${indent}  `)} limit 1) is null`
 }
 
 /** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
@@ -422,34 +421,17 @@ export function returned(t: TableSql): ReturnedSql {
 
 /**
  * Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). Citus refuses a RETURNING that calls what is
- * not immutable, as the size of a row and the text of a moment are: there it is a CTE of its own, and a SELECT computes them.
+ * not immutable, as the size of a row and the text of a moment are: there the UPDATE is a CTE, and a SELECT computes them.
  */
 export function lease(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
-  const returning = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
-  const update = leasing(t, $, source)
-  return t.buckets === undefined
-    ? `${update}\nreturning ${returning}`
-    : `,\n${leasedRows(update)}\nselect ${returning}\nfrom leased as t`
+  const { ctes, rows } = leasing(t, $, source, more)
+  return ctes === '' ? rows : `, ${ctes}\n${rows}`
 }
 
-/** The same as the CTE `claimed` with these names of its columns. */
-export function leaseAsCte(
-  t: TableSql,
-  $: Parameters,
-  source: string,
-  { names, more }: { readonly names: readonly string[]; readonly more: readonly string[] },
-): string {
-  const returning = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
-  const update = leasing(t, $, source)
-  const claimed =
-    t.buckets === undefined ? `${update}\nreturning ${returning}` : `select ${returning}\nfrom leased as t`
-  return `${t.buckets === undefined ? '' : `${leasedRows(update)},\n`}claimed (${wrapped(names, ', ', '  ')}) as (
-${claimed.replaceAll(/^/gm, '  ')}
-)`
-}
-
-function leasedRows(update: string): string {
-  return `leased as (\n${`${update}\nreturning t.*`.replaceAll(/^/gm, '  ')}\n)`
+/** The same as the CTE `claimed`. */
+export function leaseAsCte(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
+  const { ctes, rows } = leasing(t, $, source, more)
+  return `${ctes === '' ? '' : `${ctes},\n`}claimed as (\n${indented(rows)}\n)`
 }
 
 function claimedColumns(t: TableSql, source: string): string[] {
@@ -457,19 +439,35 @@ function claimedColumns(t: TableSql, source: string): string[] {
   return returned(t).columns.map((column) => (column === PLACE ? place : column))
 }
 
-function leasing(t: TableSql, $: Parameters, source: string): string {
+function leasing(
+  t: TableSql,
+  $: Parameters,
+  source: string,
+  more: readonly string[],
+): { readonly ctes: string; readonly rows: string } {
   const { table, owner, until, token } = t
   const worker = $('owner', 'text')
   const set = [
     `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
     ...(token === undefined
       ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
-      : [`${owner} = ${worker}`, `${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`]),
+      : [
+          `${owner} = ${worker}`,
+          `-- the first token of a row is the time, each later one is one higher
+  ${token} = (select coalesce(nullif(t.${token}, 0), ${FIRST_TOKEN}) + 1)`,
+        ]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
-  return `update ${t.target} as t
+  const update = `update ${t.target} as t
 set ${wrapped(set, ', ', '  ')}
 where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}`
+  const columns = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
+  return t.buckets === undefined
+    ? { ctes: '', rows: `${update}\nreturning ${columns}` }
+    : {
+        ctes: `leased as (\n${indented(`${update}\nreturning t.*`)}\n)`,
+        rows: `select ${columns}\nfrom leased as t`,
+      }
 }
 
 function claimedToken({ token, owner }: TableSql): string {
@@ -481,8 +479,8 @@ export function bytesColumn({ table }: TableSql): string[] {
   return table.bytes === undefined ? [] : [`coalesce(${table.bytes}, 0) as bytes`]
 }
 
-export function orderBy(t: TableSql): string {
-  return list(t.order.map((o) => (o.direction === 'desc' ? `${o.name} desc` : o.name)))
+export function orderBy(t: TableSql, alias = ''): string {
+  return list(t.order.map((o) => `${alias}${o.name}${o.direction === 'desc' ? ' desc' : ''}`))
 }
 
 /** The columns by which a scan knows and orders its rows. */
@@ -490,21 +488,51 @@ export function scannedColumns(t: TableSql): string[] {
   return [...new Set([...t.idColumns, ...t.order].map(({ name }) => name))]
 }
 
-/** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order, but at least one. */
+/** The size of all rows up to this one, in this order. */
+export function runningTotal(order: string, bytes = 'bytes'): string {
+  return `sum(${bytes}) over (order by ${order} rows unbounded preceding) as total`
+}
+
+/** Which rows fit into the byte budget: at least the first one. */
+export function fits($: Parameters): string {
+  return `total = bytes or total <= ${$('bytes', 'float8')}`
+}
+
+/** The CTE `fitting`: as many rows of another as fit into the byte budget, in this order. */
 export function fitting($: Parameters, source: string, order: string): string {
-  return `fitting as materialized (           -- as many as fit into the byte budget, but at least one
-  select *
-  from (select *, sum(bytes) over (order by ${order} rows unbounded preceding) as total from ${source}) as sized
-  where total = bytes or total <= ${$('bytes', 'float8')}
+  return `fitting as materialized (  -- as many as fit into the byte budget, but at least one
+  select * from (select *, ${runningTotal(order)} from ${source}) as sized
+  where ${fits($)}
+)`
+}
+
+/**
+ * The CTE `taken`: the heads of ordering keys that another has found, as many as there is room for. Each is locked: what
+ * has changed since it was found is checked once more.
+ */
+export function taken(t: TableSql, $: Parameters, source: string): string {
+  const { id } = orderingOf(t)
+  const isSized = t.table.bytes !== undefined
+  const where = [
+    inBucket(t, $, 't.'),
+    `t.${id} = any (array(select ${id} from ${source}${isSized ? ` where ${fits($)}` : ''}))`,
+    `(${and(claimableNow(t), '      ')}) is true`,
+  ]
+  const budget = isSized ? 'within the byte budget, at least one; ' : ''
+  return `taken as materialized (  -- ${budget}rows that are locked or have changed are left out
+  select t.${id} from ${t.target} as t
+  where ${and(where, '    ')}
+  order by t.${id} limit (select ${$('limit', 'int')}) for update skip locked
 )`
 }
 
 /** In the answer of a claim with a byte budget: how many rows it found, with those that did not fit. */
 export function foundIn({ table }: TableSql, source: string): string[] {
-  return table.bytes === undefined ? [] : [`(select count(*)::int from ${source})`]
+  return table.bytes === undefined ? [] : [`(select count(*)::int from ${source}) as found`]
 }
 
 /** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
 export function millisecondsUntil(moment: string, from: string): string {
-  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000 from ${from} where ${moment} > now() and isfinite(${moment}))`
+  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000
+    from ${from} where ${moment} > now() and isfinite(${moment}))`
 }

@@ -41,7 +41,9 @@ export interface HistoryEntry {
 
 function appended(history: string, entry: Readonly<Record<string, string>>): string {
   const fields = Object.entries(entry).map(([name, value]) => `'${name}', ${value}`)
-  const lines = [fields.slice(0, 4), fields.slice(4)].flatMap((line) => line.join(', ') || [])
+  const lines = [fields.slice(0, 3), fields.slice(3, 7), fields.slice(7)].flatMap(
+    (line) => line.join(', ') || [],
+  )
   return `(case when jsonb_array_length(${history}) >= ${MAX_HISTORY} then ${history} - 0 else coalesce(${history}, '[]') end
       || jsonb_build_array(jsonb_build_object(${lines.join(',\n        ')})))`
 }

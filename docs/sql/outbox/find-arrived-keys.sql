@@ -1,26 +1,23 @@
 -- $1 cursor1, $2 cursor2, $3 bucket, $4 rows, $5 excluded1, $6 limit
 /* leasehold:find arrived keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
-with arrived as materialized (           -- the next rows that are due, first of their key or not
-  select available_at, id, ordering_key
-  from leasehold.outbox
+with arrived as materialized (  -- the next rows that are due, whether or not they are the first of their key
+  select available_at, id, ordering_key from leasehold.outbox
   where bucket = $3::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
     and (available_at, id) >= ((select $1::timestamp with time zone), (select $2::bigint))
-  order by available_at, id
-  limit (select $4::int)
+  order by available_at, id limit (select $4::int)
 ),
-heads as materialized (
+heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
   select head.*
-  from (select distinct ordering_key from arrived) as wanted
-  cross join lateral (                -- the first unfinished row of the key
-    select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+  from (select distinct ordering_key from arrived) as wanted cross join lateral (
+    select o.id, o.ordering_key,
       ((status = 'PENDING') and available_at <= now() and coalesce(claimed_by is null or locked_until is null, true)
         and expiries < 2 and id <> all ((select $5::bigint[])::bigint[])) is true as claimable
     from leasehold.outbox as o
-    where o.bucket = $3::smallint and (status = 'PENDING' or parked) and o.ordering_key >= wanted.ordering_key
-      and o.ordering_key <= wanted.ordering_key
-    order by o.ordering_key, o.id limit 1
+    where o.bucket = $3::smallint and (status = 'PENDING' or parked)
+      and o.ordering_key >= wanted.ordering_key and o.ordering_key <= wanted.ordering_key
+    order by o.ordering_key, o.id limit 1  -- of a range, not of "=": only the index of keys has this order
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id

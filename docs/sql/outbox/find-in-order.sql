@@ -1,13 +1,9 @@
 -- $1 bucket, $2 cursor1, $3 cursor2, $4 excluded1, $5 limit
 /* leasehold:find in order outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
-select id::text from (
-  select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes
-  from leasehold.outbox
-  where bucket = $1::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
-    and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
-    and (available_at, id) >= ((select $2::timestamp with time zone), (select $3::bigint))
-    and id <> all ((select $4::bigint[])::bigint[])
-  order by available_at, id
-  limit (select $5::int)
-) as next
+select t.id::text from leasehold.outbox as t
+where bucket = $1::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
+  and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
+  and (available_at, id) >= ((select $2::timestamp with time zone), (select $3::bigint))
+  and id <> all ((select $4::bigint[])::bigint[])
+order by t.available_at, t.id limit (select $5::int)

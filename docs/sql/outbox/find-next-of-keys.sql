@@ -1,17 +1,16 @@
 -- $1 keys, $2 excluded1, $3 bucket, $4 limit
 /* leasehold:find next of keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
-with heads as materialized (
+with heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
   select head.*
-  from unnest((select $1::text[])) as wanted (ordering_key)
-  cross join lateral (                -- the first unfinished row of the key
-    select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+  from unnest((select $1::text[])) as wanted (ordering_key) cross join lateral (
+    select o.id, o.ordering_key,
       ((status = 'PENDING') and available_at <= now() and coalesce(claimed_by is null or locked_until is null, true)
         and expiries < 2 and id <> all ((select $2::bigint[])::bigint[])) is true as claimable
     from leasehold.outbox as o
-    where o.bucket = $3::smallint and (status = 'PENDING' or parked) and o.ordering_key >= wanted.ordering_key
-      and o.ordering_key <= wanted.ordering_key
-    order by o.ordering_key, o.id limit 1
+    where o.bucket = $3::smallint and (status = 'PENDING' or parked)
+      and o.ordering_key >= wanted.ordering_key and o.ordering_key <= wanted.ordering_key
+    order by o.ordering_key, o.id limit 1  -- of a range, not of "=": only the index of keys has this order
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id

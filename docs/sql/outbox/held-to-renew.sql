@@ -4,8 +4,7 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 )
-select t.id::text
-from leasehold.outbox as t
+select t.id::text from leasehold.outbox as t
 where t.bucket = $4::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $3::text) is true
   and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
   and (status = 'CLAIMED') is true

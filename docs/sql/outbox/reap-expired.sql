@@ -6,29 +6,27 @@ with taken_back as materialized (
     locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
   from leasehold.outbox
   where bucket = $2::smallint and (status = 'CLAIMED') and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'
+    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
       and claimed_by = any ((select $4::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $5::bigint[])::bigint[])
-  limit (select $6::int)
-  for update skip locked
+  limit (select $6::int) for update skip locked
 ),
 reaped as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = attempts + 1,
-    expiries = expiries + case when claimed_by = any ($4::text[]) then 0 else 1 end,
+    expiries = expiries + case  -- not counted if the owner is alive: then no process has died
+      when claimed_by = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text,
       'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
     available_at = case when attempts >= max_attempts - 1 then available_at
-      else now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond' end,
+      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
     history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
       || jsonb_build_array(jsonb_build_object('outcome', 'expired', 'attempt', attempts + 1, 'token', lock_token::text,
-        'claimed_at', claimed_at,
-        'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
+        'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error',
           left(coalesce($7::text,
           'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),

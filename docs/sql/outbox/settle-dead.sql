@@ -4,9 +4,8 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select t.id
-  from leasehold.outbox as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select t.id from leasehold.outbox as t
   where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $4::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true
   for no key update skip locked
@@ -17,8 +16,7 @@ set claimed_by = null, locked_until = null, attempts = attempts + 1,
   claimed_at = null,
   history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
       || jsonb_build_array(jsonb_build_object('outcome', 'dead', 'attempt', attempts + 1, 'token', lock_token::text,
-        'claimed_at', claimed_at,
-        'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
+        'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
 where t.bucket = $5::smallint and t.id = any (array(select id from ours))
 returning t.id::text

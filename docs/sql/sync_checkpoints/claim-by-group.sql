@@ -1,19 +1,15 @@
 -- $1 excluded1, $2 excluded2, $3 groups, $4 rooms, $5 limit, $6 owner, $7 leaseMs
 /* leasehold:claim by group sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
-with next as materialized (
+with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked
   select row.*
-  from unnest((select $3::text[]), (select $4::int[])) as groups (name, room)
-  cross join lateral (
-    select matrix_id, chunk_hash, priority, "position"
-    from leasehold.sync_checkpoints
+  from unnest((select $3::text[]), (select $4::int[])) as groups (name, room) cross join lateral (
+    select matrix_id, chunk_hash, priority, "position" from leasehold.sync_checkpoints
     where definition = groups.name and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
       and ((matrix_id, chunk_hash) in (select * from unnest((select $1::text[]), (select $2::text[])))) is not true
-    order by priority desc, "position", matrix_id, chunk_hash
-    limit least(groups.room, $5::int)
-    for update skip locked
+    order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $5::int) for update skip locked
   ) as row
 ),
 chosen as materialized (
@@ -21,6 +17,7 @@ chosen as materialized (
 )
 update leasehold.sync_checkpoints as t
 set locked_until = now() + $7::float8 * interval '1 millisecond', locked_by = $6::text,
+  -- the first token of a row is the time, each later one is one higher
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.matrix_id = any (array(select matrix_id from chosen))
   and t.chunk_hash = any (array(select chunk_hash from chosen))

@@ -1,12 +1,11 @@
 -- $1 id1, $2 id2, $3 owner, $4 leaseMs
 /* leasehold:claim rows sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
-with wanted as materialized (
+with wanted as materialized (  -- a subquery, which the planner takes for ten rows
   select * from unnest($1::text[], $2::text[]) as wanted (matrix_id, chunk_hash)
 ),
 taken as materialized (
-  select t.matrix_id, t.chunk_hash
-  from leasehold.sync_checkpoints as t
+  select t.matrix_id, t.chunk_hash from leasehold.sync_checkpoints as t
   where t.matrix_id = any (array(select matrix_id from wanted))
     and t.chunk_hash = any (array(select chunk_hash from wanted))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from wanted)) is true
@@ -16,6 +15,7 @@ taken as materialized (
 )
 update leasehold.sync_checkpoints as t
 set locked_until = now() + $4::float8 * interval '1 millisecond', locked_by = $3::text,
+  -- the first token of a row is the time, each later one is one higher
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.matrix_id = any (array(select matrix_id from taken))
   and t.chunk_hash = any (array(select chunk_hash from taken))

@@ -1,25 +1,24 @@
 -- $1 alone, $2 excluded1, $3 excluded2, $4 limit, $5 groups, $6 owner, $7 leaseMs
 /* leasehold:claim suspects sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
-with next as materialized (
+with next as materialized (  -- the next suspects that are due
   select row.*
   from unnest((select $5::text[])) as groups (name)
   cross join lateral (
-    select t.matrix_id, t.chunk_hash
-    from leasehold.sync_checkpoints as t
+    select t.matrix_id, t.chunk_hash from leasehold.sync_checkpoints as t
     where t.definition = groups.name and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-      and ((select $1::boolean) or (expiries > 2) is not true)
+      and ((select $1::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+        or (expiries > 2) is not true)
       and ((t.matrix_id, t.chunk_hash) in (select * from unnest((select $2::text[]), (select $3::text[])))) is not true
-    order by t.priority desc, t."position", t.matrix_id, t.chunk_hash
-    limit (select $4::int)
-    for update skip locked
+    order by t.priority desc, t."position", t.matrix_id, t.chunk_hash limit (select $4::int) for update skip locked
   ) as row
   limit (select $4::int)
 )
 update leasehold.sync_checkpoints as t
 set locked_until = now() + $7::float8 * interval '1 millisecond', locked_by = $6::text,
+  -- the first token of a row is the time, each later one is one higher
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.matrix_id = any (array(select matrix_id from next)) and t.chunk_hash = any (array(select chunk_hash from next))
   and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from next)) is true

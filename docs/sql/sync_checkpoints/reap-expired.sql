@@ -6,23 +6,23 @@ with taken_back as materialized (
     locked_until as held_until, false as exhausted
   from leasehold.sync_checkpoints
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'
+    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
       and locked_by = any ((select $4::text[])::text[])) is not true
     and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
     and ((matrix_id, chunk_hash) in (select * from unnest((select $5::text[]), (select $6::text[])))) is not true
-  limit (select $7::int)
-  for update skip locked
+  limit (select $7::int) for update skip locked
 ),
 reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = attempts + 1,
-    expiries = expiries + case when locked_by = any ($4::text[]) then 0 else 1 end,
+    expiries = expiries + case  -- not counted if the owner is alive: then no process has died
+      when locked_by = any ($4::text[]) then 0 else 1 end,
     error_message = coalesce($8::text,
       'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_attempt_at = now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond'
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))
     and t.chunk_hash = any (array(select chunk_hash from taken_back))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true

@@ -8,8 +8,7 @@ with taken_back as materialized (
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $3::text
     and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
     and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
-  limit (select $6::int)
-  for update skip locked
+  limit (select $6::int) for update skip locked
 ),
 reaped as (
   update leasehold.sync_checkpoints as t
@@ -17,9 +16,9 @@ reaped as (
     error_message = coalesce($7::text,
       'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_attempt_at = now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond'
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))
     and t.chunk_hash = any (array(select chunk_hash from taken_back))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true

@@ -4,9 +4,8 @@
 with held as materialized (
   select * from unnest($2::text[], $3::text[], $4::bigint[]) as held (matrix_id, chunk_hash, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select t.matrix_id, t.chunk_hash
-  from leasehold.sync_checkpoints as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select t.matrix_id, t.chunk_hash from leasehold.sync_checkpoints as t
   where t.matrix_id = any (array(select matrix_id from held))
     and t.chunk_hash = any (array(select chunk_hash from held))
     and (t.locked_by = $5::text) is true

@@ -1,18 +1,14 @@
 -- $1 excluded1, $2 groups, $3 rooms, $4 limit, $5 owner, $6 leaseMs
 /* leasehold:claim by group sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
-with next as materialized (
+with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked
   select row.*
-  from unnest((select $2::text[]), (select $3::int[])) as groups (name, room)
-  cross join lateral (
-    select id, priority, created_at
-    from leasehold.sync_jobs
+  from unnest((select $2::text[]), (select $3::int[])) as groups (name, room) cross join lateral (
+    select id, priority, created_at from leasehold.sync_jobs
     where definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null, true) and expiries < 2
       and id <> all ((select $1::bigint[])::bigint[])
-    order by priority desc, created_at, id
-    limit least(groups.room, $4::int)
-    for update skip locked
+    order by priority desc, created_at, id limit least(groups.room, $4::int) for update skip locked
   ) as row
 ),
 chosen as materialized (
@@ -20,6 +16,7 @@ chosen as materialized (
 )
 update leasehold.sync_jobs as t
 set locked_until = now() + $6::float8 * interval '1 millisecond', locked_by = $5::text,
+  -- the first token of a row is the time, each later one is one higher
   lock_token = (select coalesce(nullif(t.lock_token, 0), (extract(epoch from now()) * 1000000)::bigint) + 1)
 where t.id = any (array(select id from chosen))
 returning t.lock_token, date_part('epoch', t.locked_until) * 1000, t.priority::text,

@@ -1,8 +1,7 @@
 -- $1 ownedBy, $2 excluded1, $3 limit
 /* leasehold:find owned by sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
-select id::text as id
-from leasehold.sync_jobs
+select id::text as id from leasehold.sync_jobs
 where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $1::text
   and id <> all ((select $2::bigint[])::bigint[])
 limit (select $3::int)

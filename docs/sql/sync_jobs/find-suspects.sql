@@ -1,17 +1,15 @@
 -- $1 alone, $2 excluded1, $3 limit, $4 groups
 /* leasehold:find suspects sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
-select id::text from (
-  select row.*
-  from unnest((select $4::text[])) as groups (name)
-  cross join lateral (
-    select t.id
-    from leasehold.sync_jobs as t
-    where t.definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
-      and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-      and ((select $1::boolean) or (expiries > 2) is not true) and t.id <> all ((select $2::bigint[])::bigint[])
-    order by t.priority desc, t.created_at, t.id
-    limit (select $3::int)
-  ) as row
-  limit (select $3::int)
-) as next
+select row.*
+from unnest((select $4::text[])) as groups (name)
+cross join lateral (
+  select t.id::text from leasehold.sync_jobs as t
+  where t.definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
+    and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
+    and ((select $1::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+      or (expiries > 2) is not true)
+    and t.id <> all ((select $2::bigint[])::bigint[])
+  order by t.priority desc, t.created_at, t.id limit (select $3::int)
+) as row
+limit (select $3::int)

@@ -4,8 +4,7 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 )
-select t.id::text
-from leasehold.sync_jobs as t
+select t.id::text from leasehold.sync_jobs as t
 where t.id = any (array(select id from held)) and (t.locked_by = $3::text) is true
   and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
   and (completed_at is null and failed_at is null and locked_by is not null) is true

@@ -4,7 +4,6 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 )
-select t.id::text
-from leasehold.sync_jobs as t
+select t.id::text from leasehold.sync_jobs as t
 where t.id = any (array(select id from held)) and (t.locked_by = $3::text) is true
   and ((t.id, t.lock_token) in (select id, held_token from held)) is true

@@ -6,23 +6,23 @@ with taken_back as materialized (
     locked_until as held_until, false as exhausted
   from leasehold.sync_jobs
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and (locked_until > now() - (select $2::float8) * interval '1 millisecond'
+    and (locked_until > now() - (select $2::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
       and locked_by = any ((select $3::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
-  limit (select $5::int)
-  for update skip locked
+  limit (select $5::int) for update skip locked
 ),
 reaped as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, attempts = attempts + 1,
-    expiries = expiries + case when locked_by = any ($3::text[]) then 0 else 1 end,
+    expiries = expiries + case  -- not counted if the owner is alive: then no process has died
+      when locked_by = any ($3::text[]) then 0 else 1 end,
     error_message = coalesce($6::text,
       'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_check_at = now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond'
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

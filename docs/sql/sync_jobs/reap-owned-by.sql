@@ -8,8 +8,7 @@ with taken_back as materialized (
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $2::text
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $3::bigint[])::bigint[])
-  limit (select $4::int)
-  for update skip locked
+  limit (select $4::int) for update skip locked
 ),
 reaped as (
   update leasehold.sync_jobs as t
@@ -17,9 +16,9 @@ reaped as (
     error_message = coalesce($5::text,
       'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
     next_check_at = now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond'
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

@@ -4,9 +4,8 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select t.id
-  from leasehold.sync_jobs as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select t.id from leasehold.sync_jobs as t
   where t.id = any (array(select id from held)) and (t.locked_by = $4::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true
   for no key update skip locked

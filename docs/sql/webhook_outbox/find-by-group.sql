@@ -3,14 +3,12 @@
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (
   select row.*
-  from unnest((select $3::uuid[]), (select $4::int[])) as groups (name, room)
-  cross join lateral (
-    select id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes
-    from leasehold.webhook_outbox
+  from unnest((select $3::uuid[]), (select $4::int[])) as groups (name, room) cross join lateral (
+    select id, next_attempt_at from leasehold.webhook_outbox
     where bucket = $1::smallint and endpoint_id = groups.name and ordering_key is null and (delivery_status = 'pending')
       and next_attempt_at <= now() and coalesce(lease_owner is null or lease_until is null, true) and expiries < 2
       and id <> all ((select $2::bigint[])::bigint[])
-    order by next_attempt_at, id
-    limit least(groups.room, $5::int)
+    order by next_attempt_at, id limit least(groups.room, $5::int)
   ) as row
 ) as next
+order by next.next_attempt_at, next.id limit (select $5::int)

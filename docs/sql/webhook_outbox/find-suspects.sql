@@ -1,26 +1,24 @@
 -- $1 bucket, $2 alone, $3 excluded1, $4 limit, $5 groups
 /* leasehold:find suspects webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
-select id::text from (
-  select row.*
-  from unnest((select $5::uuid[])) as groups (name)
-  cross join lateral (
-    select t.id
-    from leasehold.webhook_outbox as t
-    where t.bucket = $1::smallint and t.endpoint_id = groups.name and (delivery_status = 'pending')
-      and next_attempt_at <= now() and coalesce(lease_owner is null or lease_until is null, true) and expiries >= 2
-      and ((select $2::boolean) or (expiries > 2 or attempts >= 9) is not true)
-      and (t.ordering_key is null or (
+select row.*
+from unnest((select $5::uuid[])) as groups (name)
+cross join lateral (
+  select t.id::text from leasehold.webhook_outbox as t
+  where t.bucket = $1::smallint and t.endpoint_id = groups.name and (delivery_status = 'pending')
+    and next_attempt_at <= now()
+    and coalesce(lease_owner is null or lease_until is null, true) and expiries >= 2
+    and ((select $2::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+      or (expiries > 2 or attempts >= 9) is not true)
+    and (t.ordering_key is null or (  -- or the first unfinished row of its key, of which no other row is leased
         (select h.id from leasehold.webhook_outbox as h
           where h.bucket = $1::smallint and h.endpoint_id = t.endpoint_id and (delivery_status = 'pending')
             and h.ordering_key >= t.ordering_key and h.ordering_key <= t.ordering_key
           order by h.ordering_key, h.id limit 1) = t.id
         and (select f.id from leasehold.webhook_outbox as f
-        where f.bucket = $1::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-          and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null))
-      and t.id <> all ((select $3::bigint[])::bigint[])
-    order by t.next_attempt_at, t.id
-    limit (select $4::int)
-  ) as row
-  limit (select $4::int)
-) as next
+          where f.bucket = $1::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
+            and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null))
+    and t.id <> all ((select $3::bigint[])::bigint[])
+  order by t.next_attempt_at, t.id limit (select $4::int)
+) as row
+limit (select $4::int)

@@ -4,7 +4,6 @@
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 )
-select t.id::text
-from leasehold.webhook_outbox as t
+select t.id::text from leasehold.webhook_outbox as t
 where t.bucket = $4::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $3::text) is true
   and ((t.id, t.lease_token) in (select id, held_token from held)) is true

@@ -8,8 +8,7 @@ with taken_back as materialized (
   where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_owner = $3::text
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
-  limit (select $5::int)
-  for update skip locked
+  limit (select $5::int) for update skip locked
 ),
 reaped as (
   update leasehold.webhook_outbox as t
@@ -17,10 +16,9 @@ reaped as (
     last_error = coalesce($6::text,
       'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
     next_attempt_at = case when attempts >= 9 then next_attempt_at
-      else now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond' end,
+      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond' end,
     last_attempt_at = coalesce(now() - null::int * interval '1 millisecond', last_attempt_at),
     last_duration_ms = null::int, last_status = null::int, last_error_code = 'leaseExpired', last_response = null::text,
     history = case when jsonb_array_length(history) >= 100 then history - 0 else history end

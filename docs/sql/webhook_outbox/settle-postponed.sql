@@ -4,9 +4,8 @@
 with held as materialized (
   select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
 ),
-ours as materialized (              -- a row that another session has locked is skipped; the caller sends it once more
-  select t.id
-  from leasehold.webhook_outbox as t
+ours as materialized (  -- rows that another session has locked are skipped; the caller tries them again
+  select t.id from leasehold.webhook_outbox as t
   where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
     and ((t.id, t.lease_token) in (select id, held_token from held)) is true
   for no key update skip locked

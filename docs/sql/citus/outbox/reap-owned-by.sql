@@ -8,8 +8,7 @@ with taken_back as materialized (
   where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $3::text
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
-  limit (select $5::int)
-  for update skip locked
+  limit (select $5::int) for update skip locked
 ),
 reaped as (
   update leasehold.outbox as t
@@ -17,15 +16,13 @@ reaped as (
     last_error = coalesce($6::text,
       'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
     available_at = (select case when attempts >= max_attempts - 1 then available_at
-      else now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond' end),
+      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond' end),
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
     history = (select (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
       || jsonb_build_array(jsonb_build_object('outcome', 'expired', 'attempt', attempts + 1, 'token', lock_token::text,
-        'claimed_at', claimed_at,
-        'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
+        'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error',
           left(coalesce($6::text,
           'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500))))),

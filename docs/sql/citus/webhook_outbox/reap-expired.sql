@@ -6,24 +6,23 @@ with taken_back as materialized (
     lease_until as held_until, coalesce(attempts >= 9, false) as exhausted
   from leasehold.webhook_outbox
   where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_until <= now()
-    and (lease_until > now() - (select $3::float8) * interval '1 millisecond'
+    and (lease_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
       and lease_owner = any ((select $4::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $5::bigint[])::bigint[])
-  limit (select $6::int)
-  for update skip locked
+  limit (select $6::int) for update skip locked
 ),
 reaped as (
   update leasehold.webhook_outbox as t
   set lease_owner = null, lease_until = null, attempts = attempts + 1,
-    expiries = expiries + case when lease_owner = any ($4::text[]) then 0 else 1 end,
+    expiries = expiries + case  -- not counted if the owner is alive: then no process has died
+      when lease_owner = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text,
       'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
     next_attempt_at = (select case when attempts >= 9 then next_attempt_at
-      else now()
-      + coalesce((case when expiries = 0 then 0
-      else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0)
-      * interval '1 millisecond' end),
+      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+        else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
+        * interval '1 millisecond' end),
     last_attempt_at = (select coalesce(now() - null::int * interval '1 millisecond', last_attempt_at)),
     last_duration_ms = null::int, last_status = null::int, last_error_code = 'leaseExpired', last_response = null::text,
     history = (select case when jsonb_array_length(history) >= 100 then history - 0 else history end
