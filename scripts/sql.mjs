@@ -9,80 +9,168 @@ import { pathToFileURL } from 'node:url'
 
 const DIRECTORY = new URL('../docs/sql/', import.meta.url)
 
-/** What each statement does, and which indexes of the table it reads. `{…}` stands for an index of the table. */
+/**
+ * What each statement does, and the roles of the indexes that it reads. What is in brackets is left out where a table has
+ * no ordering keys.
+ */
 const PURPOSES = [
   [
     'claim next of keys',
-    'Claims the first unfinished rows of the given ordering keys, as far as they can be claimed now.',
+    'Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent with the settlement of the row before it.',
     'keys in_flight pkey',
   ],
-  ['find next of keys', 'The rows that it would take.', 'keys in_flight'],
+  [
+    'find next of keys',
+    'Returns the ids of the rows that `claim next of keys` would take. Sent after a data error has stopped that claim.',
+    'keys in_flight',
+  ],
   [
     'claim arrived keys',
-    'Claims the first unfinished rows of the ordering keys of the next rows that are due, from the cursor on.',
+    'Claims the first unfinished row of each ordering key to which the next due rows belong, if it can be claimed now. Also returns how many rows were read, up to where, and the first one whose key there was no room for.',
     'arrivals keys in_flight pkey',
   ],
-  ['find arrived keys', 'The rows that it would take.', 'arrivals keys in_flight'],
+  [
+    'find arrived keys',
+    'Returns the ids of the rows that `claim arrived keys` would take. Sent after a data error has stopped that claim.',
+    'arrivals keys in_flight',
+  ],
   [
     'claim in order',
-    'Claims the next due rows from the cursor on; where there are ordering keys, of those without one.',
+    'Claims the next rows that are due[ and have no ordering key], from the cursor on. Rows with two or more expiries are left to `claim suspects`.',
     'pending pkey',
   ],
   [
     'find in order',
-    'The rows that it would take: to find the one that stops it with a data error.',
+    'Returns the ids of the rows that `claim in order` would take. Sent after a data error has stopped that claim.',
     'pending',
   ],
   [
     'claim by group',
-    'Claims from each of the given groups as many rows without an ordering key as it has room for.',
+    'Claims the next rows that are due[ and have no ordering key] of each of the given groups, as many as the group has room for. Rows with two or more expiries are left to `claim suspects`.',
     'pending pkey',
   ],
-  ['find by group', 'The rows that it would take.', 'pending'],
+  [
+    'find by group',
+    'Returns the ids of the rows that `claim by group` would take. Sent after a data error has stopped that claim.',
+    'pending',
+  ],
   [
     'claim keys by group',
-    'Claims the first unfinished rows of the ordering keys of the given groups, from key to key.',
+    'Steps from ordering key to ordering key in each of the given groups, and claims the first unfinished row of each key, if it can be claimed now. Also returns for each group at which key it stopped, unless that was the last one.',
     'keys in_flight pkey',
   ],
-  ['find keys by group', 'The rows that it would take.', 'keys in_flight'],
+  [
+    'find keys by group',
+    'Returns the ids of the rows that `claim keys by group` would take. Sent after a data error has stopped that claim.',
+    'keys in_flight',
+  ],
   [
     'claim rows',
-    'Claims the rows that the caller names; of an ordering key only the first unfinished one.',
+    'Claims the given rows, as far as they can be claimed now[; of an ordering key only the first unfinished row].',
     'pkey keys in_flight',
   ],
-  ['claim suspects', 'Claims rows under which two worker processes died.', 'suspects keys in_flight pkey'],
-  ['find suspects', 'The rows that it would take.', 'suspects keys in_flight'],
-  ['next due', 'In how many milliseconds the next row is due that is not yet.', 'due suspects arrivals'],
-  ['renew', 'Extends the leases that are still ours and alive.', 'pkey'],
   [
-    'held to renew',
-    'Which of the leases that were not renewed are still ours: their rows are locked.',
+    'claim suspects',
+    'Claims suspects: rows whose lease has expired at least twice because the worker process died.',
+    'suspects keys in_flight pkey',
+  ],
+  [
+    'find suspects',
+    'Returns the ids of the rows that `claim suspects` would take. Sent after a data error has stopped that claim.',
+    'suspects keys in_flight',
+  ],
+  [
+    'next due',
+    'Returns in how many milliseconds the next row will be due. Sent before a worker waits.',
+    'due suspects arrivals',
+  ],
+  [
+    'renew',
+    'Extends the given leases, as far as they are still held and have not expired. Returns the ids of their rows.',
     'pkey',
   ],
-  ['release', 'Gives rows back as they were.', 'pkey'],
-  ['held', 'Which of the leases that were not ended are still ours: their rows are locked.', 'pkey'],
+  [
+    'held to renew',
+    'Sent for the leases that were not renewed. Returns those that are still held and have not expired: another session has locked their rows. The others are lost.',
+    'pkey',
+  ],
+  [
+    'release',
+    'Gives rows back: they can be claimed again after the delay, and no attempt is counted. Returns their ids.',
+    'pkey',
+  ],
+  [
+    'held',
+    'Sent for the leases that a settlement or a release did not end. Returns those that are still held: another session has locked their rows. The others are lost.',
+    'pkey',
+  ],
   [
     'reap expired',
-    'Takes back expired leases: retry, or dead when the attempts are used up.',
+    'Takes back leases that have expired: the rows can be claimed again, or are dead if their attempts are used up.',
     'in_flight pkey',
   ],
-  ['reap owned by', 'Takes back all leases of a worker that is known to be dead.', 'in_flight pkey'],
-  ['find expired', 'The rows that a reap would take back: to find the one that stops it.', 'in_flight'],
-  ['find owned by', 'The same for the leases of one worker.', 'in_flight'],
+  [
+    'reap owned by',
+    'Takes back all leases of a worker that is known to be dead, also those that have not expired.',
+    'in_flight pkey',
+  ],
+  [
+    'find expired',
+    'Returns the ids of the rows that `reap expired` would take back. Sent after a data error has stopped it.',
+    'in_flight',
+  ],
+  [
+    'find owned by',
+    'Returns the ids of the rows that `reap owned by` would take back. Sent after a data error has stopped it.',
+    'in_flight',
+  ],
   [
     'waiting buckets',
-    'The buckets in which rows wait, and when the first of them is due. Sent only where there are several buckets.',
+    'Returns the buckets in which rows wait, and when the first row of each is due. Sent only where there are several buckets.',
     'pending suspects waiting_keys',
   ],
   [
     'leased buckets',
-    'The buckets in which rows are leased. Sent before a reap by a worker that serves all buckets.',
+    'Returns the buckets in which rows are leased. Sent before a reap by a worker that serves all buckets.',
     'in_flight',
+  ],
+  [
+    'settle retry',
+    'Ends the given leases with the outcome `retry`, as far as they are still held. The expiries start again at 0: the handler came back, so the row has not ended its process. Returns the ids of the rows.',
+    'pkey',
   ],
 ]
 
 /** What `reap expired` does where the table declares no maximum of attempts. */
-const REAP_AS_RETRY = 'Takes back expired leases as a retry: the table declares no maximum of attempts.'
+const REAP_AS_RETRY =
+  'Takes back leases that have expired as a retry: the table declares no maximum of attempts.'
+
+/** What the parameters of the statements are; of those that are numbered, without the number. */
+const PARAMETERS = {
+  alone: 'also those that must run alone',
+  args: 'arguments (JSON, by row id)',
+  backoffMs: 'delays in ms (array)',
+  bucket: 'bucket',
+  bytes: 'byte budget',
+  cursor: 'cursor',
+  delayMs: 'delay in ms',
+  excluded: 'ids to leave out (array)',
+  graceMs: 'grace period in ms',
+  groupCursors: 'key to start at in each group (array)',
+  groups: 'groups (array)',
+  id: 'ids (array)',
+  keys: 'ordering keys (array)',
+  leaseMs: 'lease in ms',
+  limit: 'row limit',
+  living: 'owners that are alive (array)',
+  ownedBy: 'owner of the leases',
+  owner: 'owner',
+  reason: 'error text or null',
+  rooms: 'row limit of each group (array)',
+  rows: 'rows to read',
+  steps: 'key limit of each group',
+  tokens: 'their tokens (array)',
+}
 
 /** The indexes of each table by their role. */
 const INDEXES = {
@@ -128,10 +216,52 @@ export function indexesOf(table, purpose) {
   return read.flatMap((role) => INDEXES[table]?.[role] ?? [])
 }
 
-/** The text of a file. The names of the parameters are not part of the statement. */
-function fileText({ text, parameters }) {
-  const legend = parameters.map((name, i) => `$${i + 1} ${name}`).join(', ')
-  return `-- ${legend}\n${text}\n`
+/** What a statement of this table does, in one or two sentences. */
+function purposeOf(table, { purpose, text }) {
+  if (purpose === 'reap expired' && text.includes('false as exhausted')) return REAP_AS_RETRY
+  const [, does] = PURPOSES.find(([name]) => name === purpose) ?? []
+  if (does === undefined)
+    return `Ends the given leases with the outcome \`${purpose.replace('settle ', '')}\`, as far as they are still held. Returns the ids of the rows.`
+  const isOrdered = INDEXES[table]?.keys !== undefined
+  return isOrdered ? does.replaceAll(/[[\]]/g, '') : does.replaceAll(/\[.*?\]/g, '')
+}
+
+/** What each parameter is: `$1 and $2 cursor`. */
+function legendOf({ purpose, parameters }) {
+  if (parameters.length === 0) return ['No parameters.']
+  const numbers = new Map()
+  for (const [i, parameter] of parameters.entries()) {
+    const name = parameter.replace(/\d+$/, '')
+    const label = PARAMETERS[name]
+    if (label === undefined) throw new Error(`${purpose}: ${parameter} has no description`)
+    numbers.set(label, [...(numbers.get(label) ?? []), `$${i + 1}`])
+  }
+  const entries = [...numbers].map(([label, own]) => `${own.join(' and ')} ${label}`)
+  return entries.map(
+    (entry, i) => `${i === 0 ? 'Parameters: ' : ''}${entry}${i < entries.length - 1 ? ',' : ''}`,
+  )
+}
+
+/** The text of a file: its comments are not part of the statement. */
+function fileText(table, statement) {
+  const head = [
+    ...commentLines(purposeOf(table, statement).split(' '), '-- '),
+    ...commentLines(legendOf(statement), '--   '),
+  ]
+  return `${head.join('\n')}\n${statement.text}\n`
+}
+
+const LINE_LENGTH = 120
+
+/** As many of these parts on a line as fit. */
+function commentLines(parts, margin) {
+  const lines = ['--']
+  for (const part of parts) {
+    const line = `${lines.at(-1)} ${part}`
+    if (line.length <= LINE_LENGTH) lines[lines.length - 1] = line
+    else lines.push(`${margin}${part}`)
+  }
+  return lines
 }
 
 /** Path below docs/sql → text, of the statements of each table, and of those that are others where Citus distributes it. */
@@ -142,12 +272,8 @@ export function sqlFiles(statements, onCitus) {
     const rows = all.map((statement) => {
       const { purpose, text } = statement
       const file = `${table}/${purpose.replaceAll(' ', '-')}.sql`
-      files.set(file, fileText(statement))
-      const [, does] = PURPOSES.find(([name]) => name === purpose) ?? []
-      const isRetryOnly = purpose === 'reap expired' && text.includes('false as exhausted')
-      const what = isRetryOnly
-        ? REAP_AS_RETRY
-        : (does ?? `Ends leases with the outcome \`${purpose.replace('settle ', '')}\`.`)
+      files.set(file, fileText(table, statement))
+      const what = purposeOf(table, statement)
       const indexes = indexesOf(table, purpose).map((index) => `\`${index}\``)
       return `| [${purpose}](${file}) | ${text.split('\n').length} | ${what} | ${indexes.join(', ')} |`
     })
@@ -160,7 +286,7 @@ export function sqlFiles(statements, onCitus) {
     const plain = new Set(statements.get(table)?.map(({ text }) => text))
     for (const statement of all.filter(({ text }) => !plain.has(text))) {
       const file = `citus/${table}/${statement.purpose.replaceAll(' ', '-')}.sql`
-      files.set(file, fileText(statement))
+      files.set(file, fileText(table, statement))
       others.push(`| ${table} | [${statement.purpose}](${file}) |`)
     }
   }
@@ -182,6 +308,10 @@ starts with a tag by which it is recognised in \`pg_stat_activity\` and \`pg_sta
 PostgreSQL 15 to 18. Why they are written as they are, and what keeps their plans stable:
 [docs/decisions/002-plans.md](../decisions/002-plans.md). \`src/lease/plans.test.ts\` checks that these indexes are used, and
 \`src/lease/one-bucket.test.ts\` that each statement concerns one bucket, apart from the two that find buckets.
+
+A file begins with what the statement does and what its parameters are; these comments are not sent. Answers are read by
+position: the names of returned columns are there for people. The tables have their default options; with others, some
+values differ. With \`onFailure: 'park'\`, for instance, \`settle dead\` writes \`parked = ordering_key is not null\`.
 `
 
 /** The tables as they are by default, apart from their schema. */

@@ -110,7 +110,8 @@ export interface LeaseTableDeclaration<Name extends string = string> {
 const DEFAULT_LEASE: LeaseColumns = { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' }
 
 /** What is written as the error of a row whose lease expired, unless the table says otherwise. */
-const EXPIRED = "'the lease expired: its worker died, lost the database, or took longer than maxLeases'"
+const EXPIRED =
+  "'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'"
 
 const COLUMN: Rule = { holds: isText, text: 'the name of a column' }
 const COLUMN_OR_NONE: Rule = {

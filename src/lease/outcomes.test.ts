@@ -247,7 +247,8 @@ describe('what the kernel writes of a failed attempt', () => {
       attempts: 2,
       expiries: 3,
       failed: true,
-      last_error: 'the lease expired: its worker died, lost the database, or took longer than maxLeases',
+      last_error:
+        'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows',
     })
   })
 

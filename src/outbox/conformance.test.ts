@@ -61,7 +61,8 @@ it.each([
         status,
         parked,
         attempts: 1,
-        last_error: 'the lease expired: its relay died, lost the database, or took longer than maxLeases',
+        last_error:
+          'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows',
       },
     ])
   },

@@ -75,7 +75,8 @@ export function outboxTable({
       },
     },
     expired: {
-      error: "'the lease expired: its relay died, lost the database, or took longer than maxLeases'",
+      error:
+        "'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'",
     },
     columns: [
       'id',

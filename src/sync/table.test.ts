@@ -312,7 +312,8 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
   })
 })
 
-const DIED = 'the lease expired: its worker died, lost the database, or took longer than maxLeases'
+const DIED =
+  'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'
 
 describe.each([
   ['job', 'sync_jobs', jobStore, insertJobs, job, 'next_check_at'],

@@ -35,7 +35,8 @@ const OPEN = 'completed_at is null and failed_at is null'
  * a row up. A process that reaps rows of definitions it does not have therefore never gives one up.
  */
 const ATTEMPTS = { error: 'error_message' } as const
-const EXPIRED_ERROR = "'the lease expired: its worker died, lost the database, or took longer than maxLeases'"
+const EXPIRED_ERROR =
+  "'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'"
 
 /** `sync_jobs`: SYNC-04 to SYNC-07. A job is leased while it is planned, and for each check whether its chunks are done. */
 export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): LeaseTable<

@@ -39,7 +39,8 @@ function appendToHistory(fields: Readonly<Record<string, string>>): string {
 
 const EXPIRED = {
   code: "'leaseExpired'",
-  error: "'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'",
+  error:
+    "'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'",
 }
 
 const STARTED_AT = "now() - $duration_ms * interval '1 millisecond'"

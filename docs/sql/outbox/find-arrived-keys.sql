@@ -1,4 +1,5 @@
--- $1 cursor1, $2 cursor2, $3 bucket, $4 rows, $5 excluded1, $6 limit
+-- Returns the ids of the rows that `claim arrived keys` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 and $2 cursor, $3 bucket, $4 rows to read, $5 ids to leave out (array), $6 row limit
 /* leasehold:find arrived keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
 with arrived as materialized (  -- the next rows that are due, whether or not they are the first of their key

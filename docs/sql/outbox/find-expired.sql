@@ -1,4 +1,6 @@
--- $1 bucket, $2 graceMs, $3 living, $4 excluded1, $5 limit
+-- Returns the ids of the rows that `reap expired` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 bucket, $2 grace period in ms, $3 owners that are alive (array), $4 ids to leave out (array),
+--   $5 row limit
 /* leasehold:find expired outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select id::text as id from leasehold.outbox

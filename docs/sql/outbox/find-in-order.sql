@@ -1,4 +1,5 @@
--- $1 bucket, $2 cursor1, $3 cursor2, $4 excluded1, $5 limit
+-- Returns the ids of the rows that `claim in order` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 bucket, $2 and $3 cursor, $4 ids to leave out (array), $5 row limit
 /* leasehold:find in order outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select t.id::text from leasehold.outbox as t

@@ -1,4 +1,5 @@
--- $1 keys, $2 excluded1, $3 bucket, $4 limit
+-- Returns the ids of the rows that `claim next of keys` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 ordering keys (array), $2 ids to leave out (array), $3 bucket, $4 row limit
 /* leasehold:find next of keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
 with heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits

@@ -1,4 +1,5 @@
--- $1 bucket, $2 alone, $3 excluded1, $4 limit
+-- Returns the ids of the rows that `claim suspects` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 bucket, $2 also those that must run alone, $3 ids to leave out (array), $4 row limit
 /* leasehold:find suspects outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select t.id::text from leasehold.outbox as t

@@ -1,4 +1,6 @@
--- $1 id1, $2 tokens, $3 owner, $4 bucket
+-- Sent for the leases that were not renewed. Returns those that are still held and have not expired: another session
+-- has locked their rows. The others are lost.
+-- Parameters: $1 ids (array), $2 their tokens (array), $3 owner, $4 bucket
 /* leasehold:held to renew outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

@@ -1,4 +1,5 @@
--- 
+-- Returns the buckets in which rows are leased. Sent before a reap by a worker that serves all buckets.
+-- No parameters.
 /* leasehold:leased buckets outbox */
 with recursive leased as (
   (select bucket from leasehold.outbox

@@ -1,4 +1,5 @@
--- $1 bucket
+-- Returns in how many milliseconds the next row will be due. Sent before a worker waits.
+-- Parameters: $1 bucket
 /* leasehold:next due outbox */
 select extract(epoch from nullif(least(  -- one search for each index; infinity is never due
   (select available_at from leasehold.outbox

@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 ids (array), $2 bucket, $3 owner of the leases, $4 ids to leave out (array), $5 row limit,
+--   $6 error text or null, $7 delays in ms (array)
 /* leasehold:reap owned by outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -14,7 +16,7 @@ reaped as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     last_error = coalesce($6::text,
-      'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
     available_at = case when attempts >= max_attempts - 1 then available_at
       else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
@@ -25,7 +27,8 @@ reaped as (
         'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error',
           left(coalesce($6::text,
-          'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
+          'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
+          500)))),
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

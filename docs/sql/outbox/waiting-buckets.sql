@@ -1,4 +1,6 @@
--- 
+-- Returns the buckets in which rows wait, and when the first row of each is due. Sent only where there are several
+-- buckets.
+-- No parameters.
 /* leasehold:waiting buckets outbox */
 with recursive without_key as (
   (select bucket, available_at as due_at from leasehold.outbox

@@ -1,4 +1,7 @@
--- $1 excluded1, $2 excluded2, $3 groups, $4 rooms, $5 limit, $6 owner, $7 leaseMs
+-- Claims the next rows that are due of each of the given groups, as many as the group has room for. Rows with two or
+-- more expiries are left to `claim suspects`.
+-- Parameters: $1 and $2 ids to leave out (array), $3 groups (array), $4 row limit of each group (array), $5 row limit,
+--   $6 owner, $7 lease in ms
 /* leasehold:claim by group sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked

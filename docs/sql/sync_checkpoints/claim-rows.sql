@@ -1,4 +1,5 @@
--- $1 id1, $2 id2, $3 owner, $4 leaseMs
+-- Claims the given rows, as far as they can be claimed now.
+-- Parameters: $1 and $2 ids (array), $3 owner, $4 lease in ms
 /* leasehold:claim rows sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (  -- a subquery, which the planner takes for ten rows

@@ -1,4 +1,5 @@
--- $1 excluded1, $2 excluded2, $3 groups, $4 rooms, $5 limit
+-- Returns the ids of the rows that `claim by group` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 and $2 ids to leave out (array), $3 groups (array), $4 row limit of each group (array), $5 row limit
 /* leasehold:find by group sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') from (

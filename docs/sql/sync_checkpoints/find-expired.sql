@@ -1,4 +1,5 @@
--- $1 graceMs, $2 living, $3 excluded1, $4 excluded2, $5 limit
+-- Returns the ids of the rows that `reap expired` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 grace period in ms, $2 owners that are alive (array), $3 and $4 ids to leave out (array), $5 row limit
 /* leasehold:find expired sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id

@@ -1,4 +1,5 @@
--- $1 ownedBy, $2 excluded1, $3 excluded2, $4 limit
+-- Returns the ids of the rows that `reap owned by` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 owner of the leases, $2 and $3 ids to leave out (array), $4 row limit
 /* leasehold:find owned by sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id

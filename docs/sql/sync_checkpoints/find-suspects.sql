@@ -1,4 +1,5 @@
--- $1 alone, $2 excluded1, $3 excluded2, $4 limit, $5 groups
+-- Returns the ids of the rows that `claim suspects` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 also those that must run alone, $2 and $3 ids to leave out (array), $4 row limit, $5 groups (array)
 /* leasehold:find suspects sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select row.*

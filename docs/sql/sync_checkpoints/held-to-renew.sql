@@ -1,4 +1,6 @@
--- $1 id1, $2 id2, $3 tokens, $4 owner
+-- Sent for the leases that were not renewed. Returns those that are still held and have not expired: another session
+-- has locked their rows. The others are lost.
+-- Parameters: $1 and $2 ids (array), $3 their tokens (array), $4 owner
 /* leasehold:held to renew sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

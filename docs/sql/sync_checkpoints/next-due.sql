@@ -1,4 +1,5 @@
--- $1 groups
+-- Returns in how many milliseconds the next row will be due. Sent before a worker waits.
+-- Parameters: $1 groups (array)
 /* leasehold:next due sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 with groups as materialized (select unnest((select $1::text[])) as name)

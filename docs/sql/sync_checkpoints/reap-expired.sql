@@ -1,4 +1,6 @@
--- $1 id1, $2 id2, $3 graceMs, $4 living, $5 excluded1, $6 excluded2, $7 limit, $8 reason, $9 backoffMs
+-- Takes back leases that have expired as a retry: the table declares no maximum of attempts.
+-- Parameters: $1 and $2 ids (array), $3 grace period in ms, $4 owners that are alive (array),
+--   $5 and $6 ids to leave out (array), $7 row limit, $8 error text or null, $9 delays in ms (array)
 /* leasehold:reap expired sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, (select $n), any (array(select …))
 with taken_back as materialized (
@@ -18,7 +20,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when locked_by = any ($4::text[]) then 0 else 1 end,
     error_message = coalesce($8::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end)

@@ -1,4 +1,6 @@
--- $1 id1, $2 id2, $3 ownedBy, $4 excluded1, $5 excluded2, $6 limit, $7 reason, $8 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 and $2 ids (array), $3 owner of the leases, $4 and $5 ids to leave out (array), $6 row limit,
+--   $7 error text or null, $8 delays in ms (array)
 /* leasehold:reap owned by sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, (select $n), any (array(select …))
 with taken_back as materialized (
@@ -14,7 +16,7 @@ reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     error_message = coalesce($7::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)

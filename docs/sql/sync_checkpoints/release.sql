@@ -1,4 +1,5 @@
--- $1 delayMs, $2 id1, $3 id2, $4 tokens, $5 owner
+-- Gives rows back: they can be claimed again after the delay, and no attempt is counted. Returns their ids.
+-- Parameters: $1 delay in ms, $2 and $3 ids (array), $4 their tokens (array), $5 owner
 /* leasehold:release sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

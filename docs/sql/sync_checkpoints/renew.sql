@@ -1,4 +1,5 @@
--- $1 id1, $2 id2, $3 tokens, $4 owner, $5 leaseMs
+-- Extends the given leases, as far as they are still held and have not expired. Returns the ids of their rows.
+-- Parameters: $1 and $2 ids (array), $3 their tokens (array), $4 owner, $5 lease in ms
 /* leasehold:renew sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

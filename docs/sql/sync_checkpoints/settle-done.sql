@@ -1,4 +1,5 @@
--- $1 args, $2 id1, $3 id2, $4 tokens, $5 owner
+-- Ends the given leases with the outcome `done`, as far as they are still held. Returns the ids of the rows.
+-- Parameters: $1 arguments (JSON, by row id), $2 and $3 ids (array), $4 their tokens (array), $5 owner
 /* leasehold:settle done sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

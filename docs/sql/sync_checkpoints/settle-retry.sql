@@ -1,4 +1,6 @@
--- $1 args, $2 id1, $3 id2, $4 tokens, $5 owner
+-- Ends the given leases with the outcome `retry`, as far as they are still held. The expiries start again at 0: the
+-- handler came back, so the row has not ended its process. Returns the ids of the rows.
+-- Parameters: $1 arguments (JSON, by row id), $2 and $3 ids (array), $4 their tokens (array), $5 owner
 /* leasehold:settle retry sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

@@ -1,4 +1,7 @@
--- $1 excluded1, $2 groups, $3 rooms, $4 limit, $5 owner, $6 leaseMs
+-- Claims the next rows that are due of each of the given groups, as many as the group has room for. Rows with two or
+-- more expiries are left to `claim suspects`.
+-- Parameters: $1 ids to leave out (array), $2 groups (array), $3 row limit of each group (array), $4 row limit,
+--   $5 owner, $6 lease in ms
 /* leasehold:claim by group sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked

@@ -1,4 +1,5 @@
--- $1 id1, $2 owner, $3 leaseMs
+-- Claims the given rows, as far as they can be claimed now.
+-- Parameters: $1 ids (array), $2 owner, $3 lease in ms
 /* leasehold:claim rows sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (  -- a subquery, which the planner takes for ten rows

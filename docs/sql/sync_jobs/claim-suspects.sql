@@ -1,4 +1,6 @@
--- $1 alone, $2 excluded1, $3 limit, $4 groups, $5 owner, $6 leaseMs
+-- Claims suspects: rows whose lease has expired at least twice because the worker process died.
+-- Parameters: $1 also those that must run alone, $2 ids to leave out (array), $3 row limit, $4 groups (array),
+--   $5 owner, $6 lease in ms
 /* leasehold:claim suspects sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- the next suspects that are due

@@ -1,4 +1,5 @@
--- $1 excluded1, $2 groups, $3 rooms, $4 limit
+-- Returns the ids of the rows that `claim by group` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 ids to leave out (array), $2 groups (array), $3 row limit of each group (array), $4 row limit
 /* leasehold:find by group sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (

@@ -1,4 +1,5 @@
--- $1 graceMs, $2 living, $3 excluded1, $4 limit
+-- Returns the ids of the rows that `reap expired` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 grace period in ms, $2 owners that are alive (array), $3 ids to leave out (array), $4 row limit
 /* leasehold:find expired sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select id::text as id from leasehold.sync_jobs

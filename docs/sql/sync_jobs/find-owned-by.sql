@@ -1,4 +1,5 @@
--- $1 ownedBy, $2 excluded1, $3 limit
+-- Returns the ids of the rows that `reap owned by` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 owner of the leases, $2 ids to leave out (array), $3 row limit
 /* leasehold:find owned by sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select id::text as id from leasehold.sync_jobs

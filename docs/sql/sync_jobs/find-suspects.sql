@@ -1,4 +1,5 @@
--- $1 alone, $2 excluded1, $3 limit, $4 groups
+-- Returns the ids of the rows that `claim suspects` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 also those that must run alone, $2 ids to leave out (array), $3 row limit, $4 groups (array)
 /* leasehold:find suspects sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select row.*

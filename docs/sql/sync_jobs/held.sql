@@ -1,4 +1,6 @@
--- $1 id1, $2 tokens, $3 owner
+-- Sent for the leases that a settlement or a release did not end. Returns those that are still held: another session
+-- has locked their rows. The others are lost.
+-- Parameters: $1 ids (array), $2 their tokens (array), $3 owner
 /* leasehold:held sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

@@ -1,4 +1,6 @@
--- $1 id1, $2 graceMs, $3 living, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- Takes back leases that have expired as a retry: the table declares no maximum of attempts.
+-- Parameters: $1 ids (array), $2 grace period in ms, $3 owners that are alive (array), $4 ids to leave out (array),
+--   $5 row limit, $6 error text or null, $7 delays in ms (array)
 /* leasehold:reap expired sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -18,7 +20,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when locked_by = any ($3::text[]) then 0 else 1 end,
     error_message = coalesce($6::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_check_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)

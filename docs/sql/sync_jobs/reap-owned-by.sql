@@ -1,4 +1,6 @@
--- $1 id1, $2 ownedBy, $3 excluded1, $4 limit, $5 reason, $6 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 ids (array), $2 owner of the leases, $3 ids to leave out (array), $4 row limit, $5 error text or null,
+--   $6 delays in ms (array)
 /* leasehold:reap owned by sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -14,7 +16,7 @@ reaped as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = expiries + 1,
     error_message = coalesce($5::text,
-      'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_check_at = now()
       + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end)

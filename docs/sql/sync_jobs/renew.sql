@@ -1,4 +1,5 @@
--- $1 id1, $2 tokens, $3 owner, $4 leaseMs
+-- Extends the given leases, as far as they are still held and have not expired. Returns the ids of their rows.
+-- Parameters: $1 ids (array), $2 their tokens (array), $3 owner, $4 lease in ms
 /* leasehold:renew sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

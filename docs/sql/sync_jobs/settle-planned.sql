@@ -1,4 +1,5 @@
--- $1 id1, $2 tokens, $3 owner
+-- Ends the given leases with the outcome `planned`, as far as they are still held. Returns the ids of the rows.
+-- Parameters: $1 ids (array), $2 their tokens (array), $3 owner
 /* leasehold:settle planned sync_jobs */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

@@ -1,4 +1,6 @@
--- $1 bucket, $2 excluded1, $3 groups, $4 rooms, $5 limit
+-- Returns the ids of the rows that `claim by group` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 bucket, $2 ids to leave out (array), $3 groups (array), $4 row limit of each group (array),
+--   $5 row limit
 /* leasehold:find by group webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n)
 select id::text from (

@@ -1,4 +1,6 @@
--- $1 excluded1, $2 groups, $3 rooms, $4 groupCursors, $5 bucket, $6 steps, $7 limit
+-- Returns the ids of the rows that `claim keys by group` would take. Sent after a data error has stopped that claim.
+-- Parameters: $1 ids to leave out (array), $2 groups (array), $3 row limit of each group (array),
+--   $4 key to start at in each group (array), $5 bucket, $6 key limit of each group, $7 row limit
 /* leasehold:find keys by group webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
 with recursive groups as materialized (

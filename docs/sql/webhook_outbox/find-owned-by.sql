@@ -1,4 +1,5 @@
--- $1 bucket, $2 ownedBy, $3 excluded1, $4 limit
+-- Returns the ids of the rows that `reap owned by` would take back. Sent after a data error has stopped it.
+-- Parameters: $1 bucket, $2 owner of the leases, $3 ids to leave out (array), $4 row limit
 /* leasehold:find owned by webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select id::text as id from leasehold.webhook_outbox

@@ -1,4 +1,5 @@
--- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
+-- Ends the given leases with the outcome `done`, as far as they are still held. Returns the ids of the rows.
+-- Parameters: $1 arguments (JSON, by row id), $2 ids (array), $3 their tokens (array), $4 owner, $5 bucket
 /* leasehold:settle done webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

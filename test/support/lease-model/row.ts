@@ -87,7 +87,8 @@ export function reasonOf(id: string, token: bigint): string {
 }
 
 /** The error that the kernel writes into a row whose lease has expired. */
-export const EXPIRED = 'the lease expired: its worker died, lost the database, or took longer than maxLeases'
+export const EXPIRED =
+  'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'
 
 /** An expired lease is taken back first, which is an operation of its own. */
 export function isClaimable(row: ModelRow): boolean {

@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 graceMs, $4 living, $5 excluded1, $6 limit, $7 reason, $8 backoffMs
+-- Takes back leases that have expired: the rows can be claimed again, or are dead if their attempts are used up.
+-- Parameters: $1 ids (array), $2 bucket, $3 grace period in ms, $4 owners that are alive (array),
+--   $5 ids to leave out (array), $6 row limit, $7 error text or null, $8 delays in ms (array)
 /* leasehold:reap expired outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -18,7 +20,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when claimed_by = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text,
-      'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
     available_at = (select case when attempts >= max_attempts - 1 then available_at
       else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
@@ -29,7 +31,8 @@ reaped as (
         'claimed_at', claimed_at, 'owner', claimed_by, 'until', locked_until, 'ended_at', now(),
         'error',
           left(coalesce($7::text,
-          'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500))))),
+          'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
+          500))))),
     dead_at = (select case when attempts >= max_attempts - 1 then now() else dead_at end),
     parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

@@ -1,4 +1,6 @@
--- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
+-- Ends the given leases with the outcome `retry`, as far as they are still held. The expiries start again at 0: the
+-- handler came back, so the row has not ended its process. Returns the ids of the rows.
+-- Parameters: $1 arguments (JSON, by row id), $2 ids (array), $3 their tokens (array), $4 owner, $5 bucket
 /* leasehold:settle retry outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (

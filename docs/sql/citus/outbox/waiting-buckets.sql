@@ -1,4 +1,6 @@
--- 
+-- Returns the buckets in which rows wait, and when the first row of each is due. Sent only where there are several
+-- buckets.
+-- No parameters.
 /* leasehold:waiting buckets outbox */
 select buckets.bucket,
   (extract(epoch from nullif(least(

@@ -1,4 +1,5 @@
--- 
+-- Returns the buckets in which rows are leased. Sent before a reap by a worker that serves all buckets.
+-- No parameters.
 /* leasehold:leased buckets webhook_outbox */
 select buckets.bucket
 from leasehold.citus_buckets as buckets

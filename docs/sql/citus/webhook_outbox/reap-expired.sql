@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 graceMs, $4 living, $5 excluded1, $6 limit, $7 reason, $8 backoffMs
+-- Takes back leases that have expired: the rows can be claimed again, or are dead if their attempts are used up.
+-- Parameters: $1 ids (array), $2 bucket, $3 grace period in ms, $4 owners that are alive (array),
+--   $5 ids to leave out (array), $6 row limit, $7 error text or null, $8 delays in ms (array)
 /* leasehold:reap expired webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -18,7 +20,7 @@ reaped as (
     expiries = expiries + case  -- not counted if the owner is alive: then no process has died
       when lease_owner = any ($4::text[]) then 0 else 1 end,
     last_error = coalesce($7::text,
-      'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = (select case when attempts >= 9 then next_attempt_at
       else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
@@ -29,7 +31,7 @@ reaped as (
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token,
         'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int,
         'error_code', 'leaseExpired', 'error', coalesce($7::text,
-        'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+        'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'),
         'response', null::text, 'recorded_at', now()))),
     delivery_status = case when attempts >= 9 then 'failed' else delivery_status end,
     failed_at = (select case when attempts >= 9 then now() else failed_at end)

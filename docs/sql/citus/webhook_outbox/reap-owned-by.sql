@@ -1,4 +1,6 @@
--- $1 id1, $2 bucket, $3 ownedBy, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+-- Takes back all leases of a worker that is known to be dead, also those that have not expired.
+-- Parameters: $1 ids (array), $2 bucket, $3 owner of the leases, $4 ids to leave out (array), $5 row limit,
+--   $6 error text or null, $7 delays in ms (array)
 /* leasehold:reap owned by webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): (select $n), any (array(select …))
 with taken_back as materialized (
@@ -14,7 +16,7 @@ reaped as (
   update leasehold.webhook_outbox as t
   set lease_owner = null, lease_until = null, attempts = attempts + 1, expiries = expiries + 1,
     last_error = coalesce($6::text,
-      'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+      'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = (select case when attempts >= 9 then next_attempt_at
       else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
@@ -25,7 +27,7 @@ reaped as (
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token,
         'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int,
         'error_code', 'leaseExpired', 'error', coalesce($6::text,
-        'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'),
+        'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'),
         'response', null::text, 'recorded_at', now()))),
     delivery_status = case when attempts >= 9 then 'failed' else delivery_status end,
     failed_at = (select case when attempts >= 9 then now() else failed_at end)

@@ -1,4 +1,5 @@
--- $1 delayMs, $2 id1, $3 tokens, $4 owner, $5 bucket
+-- Gives rows back: they can be claimed again after the delay, and no attempt is counted. Returns their ids.
+-- Parameters: $1 delay in ms, $2 ids (array), $3 their tokens (array), $4 owner, $5 bucket
 /* leasehold:release webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, any (array(select …))
 with held as materialized (
