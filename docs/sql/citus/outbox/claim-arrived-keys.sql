@@ -1,4 +1,7 @@
--- $1 cursor1, $2 cursor2, $3 bucket, $4 rows, $5 excluded1, $6 bytes, $7 limit, $8 owner, $9 leaseMs
+-- Claims the first unfinished row of each ordering key to which the next due rows belong, if it can be claimed now.
+-- Also returns how many rows were read, up to where, and the first one whose key there was no room for.
+-- Parameters: $1 and $2 cursor, $3 bucket, $4 rows to read, $5 ids to leave out (array), $6 byte budget, $7 row limit,
+--   $8 owner, $9 lease in ms
 /* leasehold:claim arrived keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with arrived as materialized (  -- the next rows that are due, whether or not they are the first of their key

@@ -1,4 +1,7 @@
--- $1 bucket, $2 cursor1, $3 cursor2, $4 excluded1, $5 limit, $6 bytes, $7 owner, $8 leaseMs
+-- Claims the next rows that are due and have no ordering key, from the cursor on. Rows with two or more expiries are
+-- left to `claim suspects`.
+-- Parameters: $1 bucket, $2 and $3 cursor, $4 ids to leave out (array), $5 row limit, $6 byte budget, $7 owner,
+--   $8 lease in ms
 /* leasehold:claim in order outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- the next rows that are due; all of them are locked, also those that do not fit

@@ -1,4 +1,7 @@
--- $1 keys, $2 excluded1, $3 bucket, $4 bytes, $5 limit, $6 owner, $7 leaseMs
+-- Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent with the
+-- settlement of the row before it.
+-- Parameters: $1 ordering keys (array), $2 ids to leave out (array), $3 bucket, $4 byte budget, $5 row limit, $6 owner,
+--   $7 lease in ms
 /* leasehold:claim next of keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits

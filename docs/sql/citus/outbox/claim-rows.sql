@@ -1,4 +1,5 @@
--- $1 id1, $2 bucket, $3 owner, $4 leaseMs
+-- Claims the given rows, as far as they can be claimed now; of an ordering key only the first unfinished row.
+-- Parameters: $1 ids (array), $2 bucket, $3 owner, $4 lease in ms
 /* leasehold:claim rows outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
 with wanted as materialized (  -- a subquery, which the planner takes for ten rows

@@ -1,4 +1,6 @@
--- $1 bucket, $2 alone, $3 excluded1, $4 limit, $5 owner, $6 leaseMs
+-- Claims suspects: rows whose lease has expired at least twice because the worker process died.
+-- Parameters: $1 bucket, $2 also those that must run alone, $3 ids to leave out (array), $4 row limit, $5 owner,
+--   $6 lease in ms
 /* leasehold:claim suspects outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- the next suspects that are due

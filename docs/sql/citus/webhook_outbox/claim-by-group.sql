@@ -1,4 +1,7 @@
--- $1 bucket, $2 excluded1, $3 groups, $4 rooms, $5 limit, $6 bytes, $7 owner, $8 leaseMs
+-- Claims the next rows that are due and have no ordering key of each of the given groups, as many as the group has room
+-- for. Rows with two or more expiries are left to `claim suspects`.
+-- Parameters: $1 bucket, $2 ids to leave out (array), $3 groups (array), $4 row limit of each group (array),
+--   $5 row limit, $6 byte budget, $7 owner, $8 lease in ms
 /* leasehold:claim by group webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): coalesce(…, true), (select $n), any (array(select …))
 with next as materialized (  -- of each group the next rows that are due, as many as it has room for; all are locked

@@ -1,4 +1,8 @@
--- $1 excluded1, $2 groups, $3 rooms, $4 groupCursors, $5 bucket, $6 steps, $7 bytes, $8 limit, $9 owner, $10 leaseMs
+-- Steps from ordering key to ordering key in each of the given groups, and claims the first unfinished row of each key,
+-- if it can be claimed now. Also returns for each group at which key it stopped, unless that was the last one.
+-- Parameters: $1 ids to leave out (array), $2 groups (array), $3 row limit of each group (array),
+--   $4 key to start at in each group (array), $5 bucket, $6 key limit of each group, $7 byte budget, $8 row limit,
+--   $9 owner, $10 lease in ms
 /* leasehold:claim keys by group webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
 with recursive groups as materialized (
