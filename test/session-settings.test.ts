@@ -7,7 +7,7 @@ import type { OutboxEvent } from '../src/outbox/index.ts'
 import { type Database, openDatabase, quoteIdentifier } from '../src/postgres/index.ts'
 import { createApi } from '../src/server/api/api.ts'
 import { toCursor } from '../src/server/api/schemas.ts'
-import { createKey } from '../src/admin/api-keys.ts'
+import { createKey } from '../src/operations/api-keys.ts'
 import { startRuntime } from '../src/worker/index.ts'
 import { withAdmin } from './support/admin.ts'
 import {

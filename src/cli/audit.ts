@@ -1,5 +1,5 @@
 /** `leasehold audit`: who has changed what. */
-import { listAudit, type RecordedEntry } from '../admin/audit.ts'
+import { listAudit, type RecordedEntry } from '../operations/audit.ts'
 import type { Run } from './command.ts'
 import { withRegistry } from './database.ts'
 import { readPeriod, textFlag } from './flags.ts'

@@ -1,6 +1,6 @@
 /** `leasehold changes …`: bulk changes, those that the HTTP API runs in the background among them. */
 import type { Command } from 'commander'
-import { cancelChange, type ChangeSummary, listChanges, showChange } from '../admin/changes.ts'
+import { cancelChange, type ChangeSummary, listChanges, showChange } from '../operations/changes.ts'
 import { DATABASE_SETTINGS, type Define, type Run } from './command.ts'
 import { withRegistry } from './database.ts'
 import { isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf } from './flags.ts'

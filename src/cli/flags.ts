@@ -1,7 +1,7 @@
 /** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
 import type { Command } from 'commander'
 import { messageOf } from '../errors.ts'
-import { isRowId } from '../admin/request-checks.ts'
+import { isRowId } from '../operations/request-checks.ts'
 import { unstorableText } from '../unstorable-text.ts'
 import { type Run, UsageError } from './command.ts'
 import { printable } from './output.ts'

@@ -1,6 +1,6 @@
 /** `leasehold keys …`: the keys of the HTTP API. */
 import type { Command } from 'commander'
-import { type ApiKey, createKey, KEY_ROLES, listKeys, revokeKey } from '../admin/api-keys.ts'
+import { type ApiKey, createKey, KEY_ROLES, listKeys, revokeKey } from '../operations/api-keys.ts'
 import { DATABASE_SETTINGS, type Define, type Run, UsageError } from './command.ts'
 import { withRegistry } from './database.ts'
 import { futureFlag, isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf, textFlag } from './flags.ts'

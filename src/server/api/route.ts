@@ -1,6 +1,6 @@
 /** One route of the API: what it takes, what it answers, who may call it. The schemas validate, and make the OpenAPI document. */
 import { z } from 'zod'
-import type { KeyRole } from '../../admin/api-keys.ts'
+import type { KeyRole } from '../../operations/api-keys.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { RoleKind } from '../../postgres/permissions.ts'
 import type { ApiContext } from './api.ts'

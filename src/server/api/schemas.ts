@@ -1,6 +1,6 @@
 /** The schemas that several resources share. */
 import { z } from 'zod'
-import type { BulkChangeResult } from '../../admin/bulk-change.ts'
+import type { BulkChangeResult } from '../../operations/bulk-change.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { unstorableText } from '../../unstorable-text.ts'
 import { RequestProblem } from './problem.ts'

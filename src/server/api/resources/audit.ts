@@ -1,6 +1,6 @@
 /** The audit: every change that was made, and who made it. */
 import { z } from 'zod'
-import { listAudit } from '../../../admin/audit.ts'
+import { listAudit } from '../../../operations/audit.ts'
 import { route } from '../route.ts'
 import { digits, fromCursor, MAX_SCANNED, moment, pageOf, paging, text, time, toCursor } from '../schemas.ts'
 

@@ -1,6 +1,6 @@
 /** Bulk changes: how far each is, and how to end it. */
 import { z } from 'zod'
-import { cancelChange, listChanges, showChange } from '../../../admin/changes.ts'
+import { cancelChange, listChanges, showChange } from '../../../operations/changes.ts'
 import { route } from '../route.ts'
 import { change, fromCursor, pageOf, paging, toCursor, uuid } from '../schemas.ts'
 

@@ -1,7 +1,7 @@
 /** Why a row is not running, for events, deliveries, jobs, chunks and rows of the user's own lease tables. */
 import { z } from 'zod'
-import { explainRow, workedBy } from '../../../admin/explain/explain.ts'
-import { REASON_CODES, ROW_STATES } from '../../../admin/explain/reasons.ts'
+import { explainRow, workedBy } from '../../../operations/explain/explain.ts'
+import { REASON_CODES, ROW_STATES } from '../../../operations/explain/reasons.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { tableName } from '../../../lease/table.ts'
 import { explainEvent } from '../../../outbox/admin/explain.ts'

@@ -1,6 +1,6 @@
 /** The keys of the API itself. */
 import { z } from 'zod'
-import { createKey, KEY_ROLES, listKeys, revokeKey } from '../../../admin/api-keys.ts'
+import { createKey, KEY_ROLES, listKeys, revokeKey } from '../../../operations/api-keys.ts'
 import { route } from '../route.ts'
 import { moment, optionalTime, text, time, uuid } from '../schemas.ts'
 

@@ -1,13 +1,13 @@
 /** The portal, in which a customer sees the endpoints and deliveries of one tenant. */
 import { z } from 'zod'
-import { mayDo } from '../../../admin/api-keys.ts'
+import { mayDo } from '../../../operations/api-keys.ts'
 import {
   createPortalLink,
   MAX_LINK_SECONDS,
   MIN_LINK_SECONDS,
   type NewPortalLink,
   PORTAL_ROLES,
-} from '../../../admin/api-sessions.ts'
+} from '../../../operations/api-sessions.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { type IdentifiedCaller, route } from '../route.ts'
 import { text, time } from '../schemas.ts'

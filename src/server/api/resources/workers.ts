@@ -1,6 +1,6 @@
 /** Worker processes, and the settings that workers follow while they run. */
 import { z } from 'zod'
-import { appliedSettings } from '../../../admin/renewals.ts'
+import { appliedSettings } from '../../../operations/renewals.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import type { Database } from '../../../postgres/database.ts'
 import {
