@@ -1,8 +1,5 @@
-import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { listNewestFirst, type Page, type PageOptions } from './browse.ts'
-import { checkPeriod, checkTexts } from './request-checks.ts'
 
 /** Something that a person, or a program on behalf of one, has changed. */
 export interface AuditEntry {
@@ -30,52 +27,3 @@ export async function audit(
 
 /** The details of an entry without the ids of rows, of which there may be very many. */
 export const WITHOUT_IDS = `details #- '{filter,ids}' #- '{lastBatch,ids}'`
-
-/** An entry as it is read. */
-export interface RecordedEntry extends AuditEntry {
-  readonly id: string
-  readonly at: Date
-}
-
-export interface AuditFilter {
-  readonly principal?: string | undefined
-  /** `outbox.replay`; `outbox.*` is every action that begins with `outbox.`. */
-  readonly action?: string | undefined
-  readonly target?: string | undefined
-  readonly from?: Date | undefined
-  readonly to?: Date | undefined
-}
-
-/** One page of entries, newest first. */
-export async function listAudit(
-  db: Database,
-  filter: AuditFilter = {},
-  options: PageOptions = {},
-): Promise<Page<RecordedEntry>> {
-  const { principal, action, target, from, to } = filter
-  checkTexts({ principal, action, target })
-  checkPeriod(from, to)
-  const { schema = 'leasehold' } = options
-  return listNewestFirst<RecordedEntry>(db, options, {
-    table: quoteQualified(schema, 'audit'),
-    bucketed: false,
-    row: 'an entry',
-    isIndexed: Object.values(filter).every((value) => value === undefined),
-    where: (parameter) => [
-      ...(principal === undefined ? [] : [`principal = ${parameter(principal, 'text')}`]),
-      ...(target === undefined ? [] : [`target = ${parameter(target, 'text')}`]),
-      ...(action === undefined
-        ? []
-        : [
-            action.endsWith('.*')
-              ? `starts_with(action, ${parameter(action.slice(0, -1), 'text')})`
-              : `action = ${parameter(action, 'text')}`,
-          ]),
-      ...(from === undefined ? [] : [`at >= ${parameter(from, 'timestamptz')}`]),
-      ...(to === undefined ? [] : [`at < ${parameter(to, 'timestamptz')}`]),
-    ],
-    columns: `r.id::text as id, at, principal, action, target, ${WITHOUT_IDS} as details`,
-    what: 'Listing the audit',
-    remedy: 'Ask for a shorter period, or allow more time.',
-  })
-}

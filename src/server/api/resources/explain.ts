@@ -9,7 +9,8 @@ import { explainChunk, explainJob } from '../../../sync/admin/explain.ts'
 import { explainDelivery } from '../../../webhooks/admin/explain.ts'
 import { listWorkers } from '../../../worker/index.ts'
 import { type Route, route } from '../route.ts'
-import { digits, rowId, text, time } from '../schemas.ts'
+import { digits, text } from '../../../operations/fields.ts'
+import { rowId, time } from '../schemas.ts'
 
 const explanation = z.object({
   table: z.string(),

@@ -13,23 +13,18 @@ import { STATUSES } from '../../../outbox/transitions.ts'
 import { changeRoutes } from '../change-routes.ts'
 import { route } from '../route.ts'
 import {
-  digits,
-  fromCursor,
   MAX_SCANNED,
+  digits,
+  limitOf,
   moment,
-  oneChanged,
-  optionalTime,
   pageOf,
   paging,
   reason,
-  rowId,
-  several,
   text,
-  time,
   toCursor,
   uuid,
-  withReason,
-} from '../schemas.ts'
+} from '../../../operations/fields.ts'
+import { oneChanged, optionalTime, rowId, several, time, withReason } from '../schemas.ts'
 
 const event = z.object({
   id: digits,
@@ -158,7 +153,7 @@ export const OUTBOX = [
     }),
     answer: pageOf(event),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
+      const page = { schema, limit, before: cursor, maxScanned: MAX_SCANNED }
       const { events, next } = await listEvents(db, { ...filter, ids: id }, page)
       return { items: events, next: toCursor(next) }
     },
@@ -218,7 +213,7 @@ export const OUTBOX = [
     summary: 'List the ordering keys that an event holds up',
     tag,
     role: 'read',
-    query: z.strictObject({ limit: paging.limit }),
+    query: z.strictObject({ limit: limitOf(20) }),
     answer: z.object({
       items: z.array(heldUpKey),
       more: z.boolean(),

@@ -1,6 +1,6 @@
 /** The portal, in which a customer sees the endpoints and deliveries of one tenant. */
 import { z } from 'zod'
-import { mayDo } from '../../../operations/api-keys.ts'
+import { mayDo } from '../../../operations/roles.ts'
 import {
   createPortalLink,
   MAX_LINK_SECONDS,
@@ -10,7 +10,8 @@ import {
 } from '../../../operations/api-sessions.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { type IdentifiedCaller, route } from '../route.ts'
-import { text, time } from '../schemas.ts'
+import { text } from '../../../operations/fields.ts'
+import { time } from '../schemas.ts'
 
 const SHOWN_ONCE = 'It is shown once, and not when the request is repeated.'
 

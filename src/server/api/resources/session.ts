@@ -1,6 +1,7 @@
 /** Sessions: a key opens one of the dashboard, in a cookie that no page can read; a link opens one of the portal. */
 import { z } from 'zod'
-import { findKey, isKeyText, KEY_ROLES, recordUse } from '../../../operations/api-keys.ts'
+import { findKey, isKeyText, recordUse } from '../../../operations/api-keys.ts'
+import { KEY_ROLES } from '../../../operations/roles.ts'
 import {
   isLinkToken,
   openSession,

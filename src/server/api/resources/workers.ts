@@ -12,7 +12,8 @@ import {
   type WorkerSettings,
 } from '../../../worker/index.ts'
 import { route } from '../route.ts'
-import { optionalTime, text, time } from '../schemas.ts'
+import { text } from '../../../operations/fields.ts'
+import { optionalTime, time } from '../schemas.ts'
 
 const tableCounters = z.object({
   claims: z.int().describe('Claims that found rows.'),
