@@ -5,7 +5,7 @@ import { descriptionOf, type FieldWords, jsonTypeOf, wordsOf } from '../operatio
 import { fromText, type InputProblem, problemsIn } from '../operations/input.ts'
 import { onlyReads, type Operation, type OperationContext, pathFields } from '../operations/operation.ts'
 import { DATABASE_SETTINGS, type Define, type Run, UsageError } from './command.ts'
-import { withRegistry } from './database.ts'
+import { withTablesOf } from './database.ts'
 import { flagName, isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf } from './flags.ts'
 import {
   columns,
@@ -27,7 +27,10 @@ export function addOperations(operations: readonly Operation[]): (parent: Comman
 
 function addOperation(parent: Command, define: Define, operation: Operation): void {
   const { command, summary } = operation
-  const usage = [command.split(' ').at(-1), ...positionalOf(operation).map((name) => `<${name}>`)].join(' ')
+  const usage = [
+    command.split(' ').at(-1),
+    ...positionalOf(operation).map((name) => argumentOf(name, schemaOf(operation.input, name))),
+  ].join(' ')
   define(
     parent,
     usage,
@@ -36,8 +39,7 @@ function addOperation(parent: Command, define: Define, operation: Operation): vo
     async (run) => runOperation(operation, run),
     (added) => {
       for (const [name, schema] of fieldsOf(operation)) {
-        if (!positionalOf(operation).includes(name))
-          added.option(`${flagOf(name, schema)} <${placeholderOf(schema)}>`, helpOf(schema))
+        if (!positionalOf(operation).includes(name)) added.option(optionOf(name, schema), helpOf(schema))
       }
       if (!onlyReads(operation)) added.option(...PRINCIPAL_FLAG)
       added.option(...JSON_FLAG)
@@ -60,6 +62,16 @@ function flagOf(name: string, schema: z.ZodType): string {
   return flagName(wordsOf(schema).flag ?? name)
 }
 
+function argumentOf(name: string, schema: z.ZodType): string {
+  return `<${wordsOf(schema).placeholder ?? name}>`
+}
+
+/** `--limit <n>`; a flag that is true when it is given has no value. */
+function optionOf(name: string, schema: z.ZodType): string {
+  const flag = flagOf(name, schema)
+  return jsonTypeOf(schema) instanceof z.ZodBoolean ? flag : `${flag} <${placeholderOf(schema)}>`
+}
+
 function placeholderOf(schema: z.ZodType): string {
   const { placeholder, relativeTo } = wordsOf(schema)
   if (placeholder !== undefined) return placeholder
@@ -78,12 +90,13 @@ const RELATIVE_EXAMPLES = { past: '2h for two hours ago', future: '90d for 90 da
 function helpOf(schema: z.ZodType): string {
   const { relativeTo, absent } = wordsOf(schema)
   const type = jsonTypeOf(schema)
-  const fallback = schema instanceof z.ZodDefault ? String(schema.def.defaultValue) : absent
+  const usual = schema instanceof z.ZodDefault ? schema.def.defaultValue : absent
   return [
     lowerFirst(descriptionOf(schema) ?? '').replace(/\.$/, ''),
     ...(type instanceof z.ZodEnum ? [`: ${type.options.join(', ')}`] : []),
     ...(relativeTo === undefined ? [] : [`: 2026-03-01T12:00:00Z, or ${RELATIVE_EXAMPLES[relativeTo]}`]),
-    ...(fallback === undefined ? [] : [` (default: ${fallback})`]),
+    ...(typeof usual === 'string' || typeof usual === 'number' ? [` (default: ${usual})`] : []),
+    ...(schema.safeParse(undefined).success ? [] : ['; required']),
   ].join('')
 }
 
@@ -99,7 +112,7 @@ async function runOperation(operation: Operation, run: Run): Promise<number> {
   // Before the database is asked.
   checkedInput(operation, given)
   const neededRole = operation.databaseRole ?? (onlyReads(operation) ? undefined : 'operator')
-  const answer = await withRegistry(
+  const answer = await withTablesOf(operation.resource.part ?? 'worker registry')(
     run,
     async (db, schema) => {
       const context = { db, schema, principal }
@@ -121,6 +134,7 @@ function inputOf(operation: Operation, { args, flags }: Run, now: Date): Readonl
   const values = fieldsOf(operation).flatMap(([name, schema]) => {
     const at = positional.indexOf(name)
     const given = at === -1 ? flags[camelCase(flagOf(name, schema))] : args[at]
+    if (given === true) return [[name, true] as const]
     return typeof given === 'string' ? [[name, fromText(schema, given, now)] as const] : []
   })
   return Object.fromEntries(values)
@@ -140,7 +154,8 @@ function checkedInput(operation: Operation, given: Readonly<Record<string, unkno
 
 function explained(operation: Operation, { path: [name = ''], is = 'unknown', rule }: InputProblem): string {
   const schema = fieldsOf(operation).find(([each]) => each === name)?.[1]
-  if (schema === undefined || positionalOf(operation).includes(name)) return `<${name}> is ${is}: ${rule}`
+  if (schema === undefined) return `<${name}> is ${is}: ${rule}`
+  if (positionalOf(operation).includes(name)) return `${argumentOf(name, schema)} is ${is}: ${rule}`
   const { relativeTo } = wordsOf(schema)
   const orRelative = relativeTo === undefined ? '' : `, or ${RELATIVE_TIMES[relativeTo]}`
   return `${flagOf(name, schema)} is ${is}: ${rule}${orRelative}`
@@ -150,6 +165,9 @@ interface List {
   readonly items: readonly unknown[]
   /** Undefined or null: there are no more. */
   readonly next?: string | null | undefined
+  /** Of a list that has no pages: it was cut, or not everything was examined. */
+  readonly more?: boolean
+  readonly partial?: boolean
 }
 
 /** A list in one answer. A page of a search may be short although there is a next one: it is filled. */
@@ -189,7 +207,7 @@ function textOf(
 function listText(
   { resource: { rows, item, columns: names, none } }: Operation,
   given: Readonly<Record<string, unknown>>,
-  { items, next }: List,
+  { items, next, more, partial }: List,
   width: number | undefined,
   now: Date,
 ): string {
@@ -202,6 +220,7 @@ function listText(
   return [
     columns([headings, ...cells], width),
     ...(typeof next === 'string' ? [`There are more: --before ${next} shows the next ones.`] : []),
+    ...(more === true || partial === true ? ['There are more: --limit <n> shows more of them.'] : []),
   ].join('\n')
 }
 

@@ -10,7 +10,7 @@ export interface FieldWords {
   readonly title?: string
   /** The flag without its dashes. Default: the field's name, `createdBy` → `created-by`. */
   readonly flag?: string
-  /** What stands behind the flag in the help, without its brackets. Default: by the type. */
+  /** What stands behind the flag in the help, or for the argument, without its brackets. Default: by the type, or the name. */
   readonly placeholder?: string
   /** Which relative times a command accepts: `2h` ago, or `90d` from now. */
   readonly relativeTo?: 'past' | 'future'
@@ -72,7 +72,7 @@ export const uuid = z.guid('give a uuid').meta({ examples: ['0199a2c4-6f10-7c3a-
 
 /** PostgreSQL can neither store nor compare a text with a NUL character, or with half a character. */
 export const text = z
-  .string()
+  .string('give a text')
   .min(1, 'give a text, or leave it out')
   .max(2_000, 'give at most 2,000 characters')
   // oxlint-disable-next-line no-control-regex -- that character is what is refused

@@ -13,6 +13,8 @@ export interface Resource<Item extends z.ZodObject = z.ZodObject> {
   readonly rows: string
   /** The group in the OpenAPI document and on the reference page. */
   readonly tag: string
+  /** What a schema without its tables lacks, for the error that says so. Default: the worker registry. */
+  readonly part?: string
   /** One of them, as it is answered. Its fields are the facts that are shown, in this order. */
   readonly item: Item
   /** The fields that a list shows, in order. */
@@ -48,7 +50,7 @@ export interface Operation<Input extends z.ZodObject = z.ZodObject, Output exten
   /** The database role that it needs, if not that of the caller's role. */
   readonly databaseRole?: RoleKind
   readonly input: Input
-  /** What is answered. A list answers `items`, and all others one item of the resource. */
+  /** What is answered. A list answers `items`; others one item of the resource, or what `done` puts into words. */
   readonly output: Output
   /** Fields of the answer that are shown once. A command prints these alone, so that a script can read them. */
   readonly secrets?: readonly string[]
