@@ -13,7 +13,7 @@ export const LAYERS = [
   ['postgres'],
   ['lease', 'embedded'],
   ['worker', 'transactions', 'messages'],
-  ['admin'],
+  ['operations'],
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],
   ['observe', 'config', 'doctor', 'testing'],

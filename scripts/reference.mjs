@@ -235,11 +235,11 @@ function httpOperation(
       ? [
           `${table(
             ['parameter', 'in', 'type', ''],
-            own.map(({ name, in: place, required, schema, description: text = '' }) => [
+            own.map(({ name, in: place, required, schema, description }) => [
               code(name),
               place,
               schemaType(schema),
-              prose(required && place !== 'path' ? `required. ${text}` : text),
+              meaningOf({ ...schema, description }, required && place !== 'path'),
             ]),
           )}\n`,
         ]
@@ -257,13 +257,21 @@ function bodyTable(schema) {
       const rows = Object.entries(variant.properties ?? {}).map(([name, property]) => [
         code(name),
         schemaType(property),
-        prose(`${required.includes(name) ? 'required. ' : ''}${property.description ?? ''}`.trim()),
+        meaningOf(property, required.includes(name)),
       ])
       // An object whose names are not known: the settings of a worker.
       if (rows.length === 0) return `The body is ${prose(variant.description ?? 'an object')}.\n`
       return `${table(['body', 'type', ''], rows)}\n`
     })
     .join('\nor\n\n')
+}
+
+function meaningOf({ description, default: usual }, isRequired) {
+  return [
+    ...(isRequired ? ['required.'] : []),
+    ...(description === undefined ? [] : [prose(description)]),
+    ...(usual === undefined ? [] : [`Default ${code(usual)}.`]),
+  ].join(' ')
 }
 
 function fieldsOf(schema) {

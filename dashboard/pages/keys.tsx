@@ -2,7 +2,7 @@
 import type { JSX } from 'preact'
 import { useId, useState } from 'preact/hooks'
 import { answer, type Answer, api, type ItemOf } from '../api.ts'
-import { databaseNow, useNow } from '../clock.ts'
+import { databaseNow } from '../clock.ts'
 import { useAction, useQuery } from '../query.ts'
 import { may } from '../session.ts'
 import { ChangeButton, Dialog, Empty, notify, Problem, Reading, Sample } from '../ui/feedback.tsx'
@@ -65,14 +65,8 @@ export function KeysPage(): JSX.Element {
   )
 }
 
-function isExpired({ expiresAt }: Key, now: number): boolean {
-  return expiresAt !== null && Date.parse(expiresAt) <= now
-}
-
 function KeyState({ of }: { readonly of: Key }): JSX.Element {
-  const now = useNow()
-  if (of.revokedAt === null)
-    return isExpired(of, now) ? <State of="expired" /> : <State of="valid" tone="good" />
+  if (of.revokedAt === null) return <State of={of.state} tone={of.state === 'valid' ? 'good' : undefined} />
   return (
     <>
       <State of="revoked" tone="bad" />{' '}
@@ -96,7 +90,7 @@ function Revoke({ of, onDone }: { readonly of: Key; readonly onDone: () => void 
       explanation={
         <p>
           The key <b>{name}</b> opens nothing from now on, and its sessions end at once. This cannot be
-          undone, and its name is not used again. Changes of many rows that it has started continue.
+          undone, and its name is not used again. Changes of many rows that it has started are cancelled.
         </p>
       }
       act={async () => {

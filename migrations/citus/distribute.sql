@@ -189,7 +189,8 @@ begin
     values (place, enqueue_event.event_id::uuid, enqueue_event.event_type, enqueue_event.ordering_key, enqueue_event.payload::jsonb,
       enqueue_event.headers::jsonb, coalesce(enqueue_event.available_at::timestamptz, now()), enqueue_event.max_attempts::int)
     on conflict do nothing
-    returning concat_ws(' ', id, event_id, 'written') into answer;
+    -- Citus refuses functions in RETURNING that are not immutable, such as concat_ws().
+    returning id::text || ' ' || event_id::text || ' written' into answer;
     perform wake('outbox');
   end if;
   if answer is null then

@@ -7,8 +7,8 @@ import {
   isEmptyFilter,
   type ResumeOptions,
   type RowFilter,
-} from '../admin/bulk-change.ts'
-import { isRowId, isUuid } from '../admin/request-checks.ts'
+} from '../operations/bulk-change.ts'
+import { isRowId, isUuid } from '../operations/request-checks.ts'
 import type { Database, NeededRole } from '../postgres/index.ts'
 import { type Run, UsageError } from './command.ts'
 import {

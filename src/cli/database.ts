@@ -124,7 +124,7 @@ export type WithTables = <Result>(
 ) => Promise<Result>
 
 /** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
-function withTablesOf(part: string, options: { readonly ownPath?: boolean } = {}): WithTables {
+export function withTablesOf(part: string, options: { readonly ownPath?: boolean } = {}): WithTables {
   return async ({ loaded, log }, act, neededRole) => {
     let { schema } = loaded.settings
     try {

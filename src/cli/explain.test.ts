@@ -6,7 +6,7 @@ import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
-import type { Explanation, Reason } from '../admin/explain/reasons.ts'
+import type { Explanation, Reason } from '../operations/explain/reasons.ts'
 
 const { db, call, json } = useCommandLine()
 const { directoryWith } = useConfigFiles()

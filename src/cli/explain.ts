@@ -1,7 +1,7 @@
 /** What the commands that explain a row have in common: their flags, what they ask, and how an explanation is printed. */
 import type { Command } from 'commander'
-import type { ExplainOptions } from '../admin/explain/explain.ts'
-import type { Explanation } from '../admin/explain/reasons.ts'
+import type { ExplainOptions } from '../operations/explain/explain.ts'
+import type { Explanation } from '../operations/explain/reasons.ts'
 import type { Database } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import type { WithTables } from './database.ts'

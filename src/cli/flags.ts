@@ -1,7 +1,8 @@
 /** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
 import type { Command } from 'commander'
 import { messageOf } from '../errors.ts'
-import { isRowId } from '../admin/request-checks.ts'
+import { readTime } from '../operations/input.ts'
+import { isRowId } from '../operations/request-checks.ts'
 import { unstorableText } from '../unstorable-text.ts'
 import { type Run, UsageError } from './command.ts'
 import { printable } from './output.ts'
@@ -70,30 +71,24 @@ export function positiveFlag(flags: Flags, name: string, rule: string): number |
   throw invalidArgument(name, value, rule)
 }
 
-const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
-const ISO = /^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?$/
-/** Earlier than every row. */
-const FIRST_MOMENT = new Date(0)
 const TIME_RULE =
   'a moment such as 2026-03-01T12:00:00Z (without an offset, in the time zone of this machine)'
 
 export function momentFlag(flags: Flags, name: string): Date | undefined {
   const value = textFlag(flags, name)
-  return value === undefined ? undefined : parseTime(name, value, `give ${TIME_RULE}.`)
+  if (value === undefined) return undefined
+  const time = readTime(value, new Date())
+  if (time === undefined) throw invalidArgument(name, value, `give ${TIME_RULE}.`)
+  return time
 }
 
 /** A time in the past, which can also be given as how long ago it was. */
 export function pastFlag(flags: Flags, name: string, now: Date): Date | undefined {
   const value = textFlag(flags, name)
   if (value === undefined) return undefined
-  const ago = /^(\d+)([smhd])$/.exec(value)
-  // The pattern allows no other unit.
-  const time =
-    ago === null
-      ? undefined
-      : new Date(now.getTime() - Number(ago[1]) * UNITS_MS[ago[2] as keyof typeof UNITS_MS])
-  if (time !== undefined && time >= FIRST_MOMENT) return time
-  return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
+  const time = readTime(value, now, 'past')
+  if (time !== undefined) return time
+  throw invalidArgument(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
 }
 
 const DURATION_UNITS: ReadonlyMap<string, number> = new Map([
@@ -113,24 +108,6 @@ export function durationFlag(flags: Flags, name: string): number | undefined {
   if (number === undefined || ms === undefined)
     throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
   return Number(number) * ms
-}
-
-/** A time in the future: `90d` from now, or a time as it is written. */
-export function futureFlag(flags: Flags, name: string, now: Date): Date | undefined {
-  const value = textFlag(flags, name)
-  if (value === undefined) return undefined
-  const ahead = /^(\d{1,6})([smhd])$/.exec(value)
-  // The pattern allows no other unit.
-  if (ahead !== null)
-    return new Date(now.getTime() + Number(ahead[1]) * UNITS_MS[ahead[2] as keyof typeof UNITS_MS])
-  return parseTime(name, value, `give ${TIME_RULE}, or how long it is until then: 12h, 90d.`)
-}
-
-function parseTime(name: string, value: string, rule: string): Date {
-  // JavaScript takes a date alone as midnight UTC, but a date with a time as local time. Here both are local.
-  const time = new Date(value.length === 10 ? `${value}T00:00` : value)
-  if (!ISO.test(value) || Number.isNaN(time.getTime())) throw invalidArgument(name, value, rule)
-  return time
 }
 
 /** `--limit` of a command that lists rows. */

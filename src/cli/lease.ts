@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
-import { explainRow, workedBy } from '../admin/explain/explain.ts'
+import { explainRow, workedBy } from '../operations/explain/explain.ts'
 import { messageOf } from '../errors.ts'
 import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
 import { rowId, tableName } from '../lease/index.ts'

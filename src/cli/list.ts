@@ -1,6 +1,6 @@
 /** What the lists of events, deliveries and jobs have in common on the command line. */
 import type { Command } from 'commander'
-import type { PageOptions } from '../admin/browse.ts'
+import type { PageOptions } from '../operations/browse.ts'
 import type { Database } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { beforeFlag, JSON_FLAG, limitFlag } from './flags.ts'

@@ -30,7 +30,7 @@ describe('keys', () => {
       stdout: expect.stringMatching(/^lhk_[0-9a-f]{32}_[\w-]{43}\n$/),
     })
     const listed = await call('keys', 'list')
-    expect(listed.stdout).toMatch(/^ci +operate +valid, expires in .* never +the account /m)
+    expect(listed.stdout).toMatch(/^ci +operate +valid +in 90 d +never +the account /m)
     expect(listed.stdout).not.toContain(created.stdout.trim().slice(-43))
     const stored = await db.query({ text: 'select hash from leasehold.api_keys' })
     expect(JSON.stringify(stored.rows)).not.toContain(created.stdout.trim().slice(-43))
@@ -65,7 +65,57 @@ describe('keys', () => {
     await call('keys', 'revoke', 'ci')
     const again = await call('keys', 'create', 'ci')
     expect(again).toMatchObject({ code: 1, stderr: expect.stringContaining('STATE_CONFLICT') })
-    expect(await call('keys', 'revoke', 'other')).toMatchObject({ code: 2 })
+    expect(await call('keys', 'revoke', 'other')).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('No key has the id or the name other'),
+    })
+  })
+})
+
+describe('lists', () => {
+  it('audit shows who has done what and why, and the flag that shows the next page', async () => {
+    await call('keys', 'create', 'one')
+    await call('keys', 'revoke', 'one', '--reason', 'lost')
+    const first = await call('audit', '--limit', '1', '--principal', 'the account')
+    expect(first.stdout).toMatch(/^ID +WHEN +WHO +ACTION +TARGET +REASON\n2 .* keys\.revoke .* lost\n/)
+    const [, next = ''] = /--before (\S+) shows the next ones/.exec(first.stdout) ?? []
+    const second = await call('audit', '--before', next)
+    expect(second.stdout).toContain('keys.create')
+    expect(second.stdout).not.toContain('keys.revoke')
+  })
+
+  it('a search reads on where a page of the server ends, until it has as many rows as were asked for', async () => {
+    await db.query({
+      text: `insert into leasehold.audit (principal, action, details)
+select case when i in (1, 2) then 'olga' else 'others' end, 'test', '{}' from generate_series(1, 100003) as i`,
+    })
+    const { stdout } = await call('audit', '--principal', 'olga', '--limit', '2', '--json')
+    expect(JSON.parse(stdout).items.map(({ id }: { id: string }) => id)).toEqual(['2', '1'])
+  })
+
+  it('an empty list says whether there is nothing at all', async () => {
+    expect((await call('audit')).stdout).toBe('The audit is empty.\n')
+    expect((await call('audit', '--target', 'x')).stdout).toBe('No such entries.\n')
+    expect((await call('changes', 'list', '--limit', '5')).stdout).toBe('There was no bulk change.\n')
+    expect((await call('keys', 'list')).stdout).toContain('leasehold keys create')
+  })
+
+  it.each([
+    [
+      ['audit', '--from', 'soon'],
+      '--from is "soon": give a time such as 2026-03-01T12:00:00Z, or how long ago it was',
+    ],
+    [
+      ['audit', '--limit', '0', '--before', 'x'],
+      '--limit is 0: give a whole number from 1 to 1,000; --before is "x"',
+    ],
+    [['changes', 'show', 'x'], '<id> is "x": give a uuid.'],
+  ])('%j names what is wrong, and what to give instead', async (args, message) => {
+    expect(await call(...args)).toMatchObject({
+      code: 2,
+      stdout: '',
+      stderr: expect.stringContaining(message),
+    })
   })
 })
 
@@ -116,7 +166,7 @@ describe('give-up, changes and audit', () => {
       { status: 'PENDING' },
     ])
     const listed = await call('changes', 'list', '--json')
-    const { changes } = JSON.parse(listed.stdout)
+    const { items: changes } = JSON.parse(listed.stdout)
     expect(changes).toMatchObject([
       { action: 'outbox.giveUp', state: 'finished', changed: 3, isBackground: false },
     ])

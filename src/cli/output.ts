@@ -1,5 +1,5 @@
 /** How results are written: tables, lists, JSON, durations and counts. */
-import type { Count } from '../admin/count.ts'
+import type { Count } from '../operations/count.ts'
 import { grouped, relative } from '../figures.ts'
 import type { Run } from './command.ts'
 

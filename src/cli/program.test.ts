@@ -1,6 +1,9 @@
 import { tmpdir } from 'node:os'
+import type { Command } from 'commander'
 import { describe, expect, it } from 'vitest'
 import { type Called, callLeasehold } from '../../test/support/command-line.ts'
+import { OPERATIONS } from '../server/api/resources/index.ts'
+import { createProgram } from './program.ts'
 
 async function leasehold(...args: readonly string[]): Promise<Called> {
   return callLeasehold(args, { workingDirectory: tmpdir() })
@@ -44,6 +47,20 @@ describe('the help', () => {
     expect(stdout).toContain('--status <names>')
     expect((await leasehold('outbox', 'help', 'list')).stdout).toBe(stdout)
   })
+})
+
+describe('operations', () => {
+  it.each(OPERATIONS.map((each) => [each.command, each] as const))(
+    '%s is a command with the summary, and says what each of its options is',
+    async (path, { summary }) => {
+      const program = await createProgram({ out: () => {}, err: () => {} }, async () => Promise.resolve())
+      const command = path
+        .split(' ')
+        .reduce<Command | undefined>((at, word) => at?.commands.find((each) => each.name() === word), program)
+      expect(command?.description().toLowerCase()).toBe(summary.toLowerCase())
+      expect(command?.options.filter(({ description }) => description === '')).toEqual([])
+    },
+  )
 })
 
 describe('wrong usage', () => {

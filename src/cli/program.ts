@@ -4,6 +4,7 @@ import { loadSettings } from '../config/load.ts'
 import { DESCRIPTIONS, flagOf, TIMING_NAMES } from '../config/schema.ts'
 import { isLeaseholdError, LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import { createLog } from '../observe/log.ts'
+import { AUDIT } from '../operations/audit-entries.ts'
 import { packageVersion } from '../package-files.ts'
 import {
   DATABASE_SETTINGS,
@@ -15,8 +16,8 @@ import {
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
 import { addCompletionCommand } from './completion.ts'
-import { addPeriodFlags, JSON_FLAG } from './flags.ts'
-import { addListFlags } from './list.ts'
+import { JSON_FLAG } from './flags.ts'
+import { addOperations } from './operations.ts'
 import { printableLines } from './output.ts'
 import { addWatchFlags } from './watch.ts'
 
@@ -96,7 +97,7 @@ const GROUPS: readonly {
   {
     name: 'keys',
     description: 'create, list and revoke the keys of the HTTP API',
-    load: async () => (await import('./keys.ts')).addKeyCommands,
+    load: async () => addOperations((await import('../operations/api-keys.ts')).KEYS),
   },
   {
     name: 'settings',
@@ -106,7 +107,7 @@ const GROUPS: readonly {
   {
     name: 'changes',
     description: 'show and cancel bulk changes: replays, retries, cancels of many rows',
-    load: async () => (await import('./changes.ts')).addChangeCommands,
+    load: async () => addOperations((await import('../operations/changes.ts')).CHANGES),
   },
 ]
 
@@ -160,7 +161,7 @@ export async function createProgram(
     const group = program.command(name).description(description)
     if (needsGroup(name, args)) (await load())(group, define)
   }
-  addAuditCommand(program, define)
+  addOperations(AUDIT)(program, define)
   addCompletionCommand(program, define)
   pointToHelp(program)
   return program
@@ -272,27 +273,6 @@ function addCommands(program: Command, define: Define): void {
     'print the URL of the embedded PostgreSQL that runs in the directory, with its password, for psql and other clients',
     ['directory'],
     printUrl,
-  )
-}
-
-function addAuditCommand(program: Command, define: Define): void {
-  define(
-    program,
-    'audit',
-    'show what operators have changed, newest first',
-    DATABASE_SETTINGS,
-    async (run) => (await import('./audit.ts')).audit(run),
-    (command) =>
-      addListFlags(
-        addPeriodFlags(
-          command
-            .option('--principal <name>', 'only changes by this account or key')
-            .option('--action <name>', 'only this action: outbox.replay, or outbox.* for all of the outbox')
-            .option('--target <id>', 'only changes of this object'),
-          'changes made',
-        ),
-        'entries',
-      ),
   )
 }
 

@@ -6,7 +6,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useLoginRoles } from '../../test/support/login-roles.ts'
 import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
 import { emptyDirectory } from '../../test/support/server.ts'
-import { createKey } from '../admin/api-keys.ts'
+import { createKey } from '../operations/api-keys.ts'
 import { openDatabase } from '../postgres/index.ts'
 
 const { spawnNode } = useProcesses()

@@ -1,5 +1,5 @@
 /** `leasehold serve`: the HTTP API alone, on a given database. It runs no workers. */
-import { listKeys } from '../admin/api-keys.ts'
+import { listKeys } from '../operations/api-keys.ts'
 import { withoutPassword } from '../database-url.ts'
 import type { Run } from './command.ts'
 import { givenDatabase, onceAvailable, startDatabase } from './database.ts'

@@ -1,9 +1,9 @@
 /** Rows that need somebody: dead ones, held-up keys, suspects, endpoints that get nothing, rows that should be gone. */
-import { schemaFlag, shellArgument } from '../admin/shown-commands.ts'
-import { countUpTo } from '../admin/count.ts'
-import { DAY_MS } from '../admin/retention.ts'
+import { schemaFlag, shellArgument } from '../operations/shown-commands.ts'
+import { countUpTo } from '../operations/count.ts'
+import { DAY_MS } from '../operations/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
-import { findWrittenAhead } from '../admin/written-ahead.ts'
+import { findWrittenAhead } from '../operations/written-ahead.ts'
 import { counted, duration } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { tableName } from '../lease/table.ts'

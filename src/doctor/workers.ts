@@ -1,5 +1,5 @@
 /** Worker processes: whether they are alive, of one version, reaped for, and have leases that suit their handlers. */
-import { schemaFlag, shellArgument } from '../admin/shown-commands.ts'
+import { schemaFlag, shellArgument } from '../operations/shown-commands.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
 import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'

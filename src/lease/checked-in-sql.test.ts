@@ -92,6 +92,13 @@ describe.each([outboxTable(), webhookTable()])('where Citus distributes $name', 
       expect(refused, purpose).toEqual([])
     }
   })
+
+  it('every UPDATE returns columns only: Citus refuses functions there that are not immutable', async () => {
+    const statements = await statementsOnCitus()
+    const returned = statements.flatMap(({ text }) => [...text.matchAll(/\breturning ([^]*?)(?=\n\s*\)|$)/g)])
+    expect(returned.length).toBeGreaterThanOrEqual(10)
+    for (const [, columns] of returned) expect(columns).not.toContain('(')
+  })
 })
 
 /** In a subquery, or without a column; of greatest() the arguments count one by one. */

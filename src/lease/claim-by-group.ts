@@ -4,7 +4,7 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, indented, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import { and, list, type Parameters, parameters, statement, wrapped } from './statement.ts'
 import {
   bytesColumn,
   claimableNow,
@@ -12,6 +12,7 @@ import {
   foundIn,
   inBucket,
   lease,
+  leaseAsCte,
   millisecondsUntil,
   noneInFlight,
   notExcluded,
@@ -98,9 +99,7 @@ next as materialized (
   select *${total} from walk where ready
 ),
 ${taken(t, $, 'next')},
-claimed as (
-${indented(lease(t, $, 'taken', [...foundIn(t, 'next'), `t.${group} as of_group`]))}
-)
+${leaseAsCte(t, $, 'taken', [...foundIn(t, 'next'), `t.${group} as of_group`])}
 select claimed.*, groups.name,
   (select ${key}::text from walk
     where walk.${group} = groups.name and (step >= ${$('steps', 'int')} or found >= room) limit 1) as stopped_at,

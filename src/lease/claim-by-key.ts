@@ -6,7 +6,7 @@
  * flight refuses the second, and the pipeline of that claim is repeated.
  */
 import type { ClaimStatements } from './claim-in-order.ts'
-import { and, indented, list, type Parameters, parameters, statement } from './statement.ts'
+import { and, list, type Parameters, parameters, statement } from './statement.ts'
 import {
   bytesColumn,
   claimableNow,
@@ -14,6 +14,7 @@ import {
   foundIn,
   inBucket,
   lease,
+  leaseAsCte,
   noneInFlight,
   notExcluded,
   orderingOf,
@@ -69,9 +70,7 @@ export function claimArrivedKeys(t: TableSql): ClaimStatements {
 with ${arrived(t, $)},
 ${heads(t, $, keys, bytesColumn(t))},
 ${taken(t, $, 'heads')},
-claimed as (
-${indented(lease(t, $, 'taken'))}
-)
+${leaseAsCte(t, $, 'taken')}
 select ${list(['claimed.*', ...foundIn(t, 'heads')])}, (select count(*)::int from arrived) as read,
   (select ${place}
     from arrived order by ${backwards} limit 1) as read_to,

@@ -246,14 +246,29 @@ describe('rows with and without ordering keys', () => {
     expect(customers.size).toBe(2)
   })
 
-  it('the room of those that had none is given to the others, until a wake-up', async () => {
+  it('the room of those that had none is given to the others, until 50 ms after a wake-up', async () => {
     await add(200, 'null')
-    const { send, sent, wake } = await startWorker(table)
+    const { send, sent, wake, passTime } = await startWorker(table)
     await send(10)
     expect(await send(10)).toMatchObject({ claimed: { length: 10 } })
     wake()
     await send(10)
-    expect(sent).toMatchObject([{ length: 2 }, { length: 1 }, { length: 2 }])
+    passTime(50)
+    await send(10)
+    expect(sent).toMatchObject([{ length: 2 }, { length: 1 }, { length: 1 }, { length: 2 }])
+  })
+
+  it('those that had none are tried at once when the others have no more', async () => {
+    await add(5, 'null')
+    const { send, drain, wake } = await startWorker(table)
+    await drain(10)
+    await add(1, 'null')
+    wake()
+    await send(10)
+    await add(1, "'key'")
+    wake()
+    expect(idsOf(...(await drain(10)))).toHaveLength(1)
+    expect((await send(10)).drained).toBe(true)
   })
 
   it('the keys of a pipeline that failed are continued by the next one', async () => {

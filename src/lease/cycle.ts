@@ -118,7 +118,7 @@ export class LeaseCycle<Row extends object> {
     const failed = failure === undefined ? {} : { failure }
     const tookMs = clock.monotonicNow() - sentAt
     const rows = harvest.rows.length + batches.reduce((sum, { asked }) => sum + asked.length, 0)
-    for (const bucket of scanned) this.#scansOf(bucket).took(tookMs, rows)
+    for (const bucket of scanned) this.#scansOf(bucket).took(tookMs, rows, harvest)
     const ended = settlements.map((own) => joined(own.map((batch) => answers.get(batch) ?? NOTHING_ENDED)))
     if (room === undefined) {
       this.keysFreed(settled)
@@ -342,14 +342,16 @@ export class LeaseCycle<Row extends object> {
     this.#buckets?.answered(scanned, harvest.rows, (bucket) => this.#scansOf(bucket).isDrained)
     const drained = !harvest.isInterrupted && this.#isDrained(all)
     if (drained && harvest.rows.length === 0) await this.#askNextDue(room, all, harvest)
-    const waits = [...all.map(({ fullScanInMs }) => fullScanInMs), this.#buckets?.nextInMs]
-    const nextScanInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
+    // After a claim that found rows another one follows soon.
+    const scans = harvest.rows.length === 0 ? all : []
+    const waits = [...scans.map(({ nextScanInMs }) => nextScanInMs), this.#buckets?.nextInMs]
+    const nextInMs = Math.min(...waits.map((ms) => ms ?? Number.POSITIVE_INFINITY))
     return {
       ...this.#claimed(room, harvest, { sentAt, more }),
       // Something may have become claimable while the next due row was asked for.
       drained: drained && this.#isDrained(all),
       continued: harvest.continued,
-      ...(nextScanInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs }),
+      ...(nextInMs === Number.POSITIVE_INFINITY ? {} : { nextScanInMs: nextInMs }),
     }
   }
 

@@ -37,8 +37,9 @@ const WEIGHT_OF_LATEST = 0.2
 const OVERLAP_MS = 250
 const SAMPLE_EVERY_MS = 25
 
-/** How long a way that had nothing to claim is left out, as long as another way has rows. */
+/** How long a way that had nothing to claim is left out, as long as another way has rows; and after a wake-up. */
 const RECHECK_MS = 250
+const RECHECK_AFTER_WAKE_MS = 50
 
 /** How many rows with an ordering key a scan reads: several may be of one key, or of a key that waits. */
 const EXTRA_ROWS = 50
@@ -96,6 +97,8 @@ export interface Harvest<Row> {
   offersSuspects: boolean
   /** A claim was stopped by a row or has lost a race: there may be more. */
   isInterrupted: boolean
+  /** The ways that were scanned from the start. */
+  readonly fullScans: Set<WayState>
 }
 
 export function emptyHarvest<Row>(): Harvest<Row> {
@@ -107,6 +110,7 @@ export function emptyHarvest<Row>(): Harvest<Row> {
     continued: 0,
     offersSuspects: false,
     isInterrupted: false,
+    fullScans: new Set(),
   }
 }
 
@@ -140,17 +144,23 @@ interface WayState {
   /** What the last claim of a scan from the start has cost, and when the next one is affordable. */
   fullScanMs: number
   nextFullScan: number
-  /** When this pipeline began a scan from the start, until it is known what it has cost. */
+  /** A pipeline that scans from the start is on its way. */
   isFullScanUnderWay: boolean
   /** The last scan was one from the start, and came to the end. */
   hasSeenAll: boolean
+  /** It had no more rows. */
   drainedUntil: number
+  /** It had no rows at all. */
+  emptyUntil: number
 }
 
 interface Start {
   readonly cursor: Cursor | undefined
   readonly isFullScan: boolean
 }
+
+/** Groups have no cursor: each scan begins with the first row of each. */
+const ALL_GROUPS: Start = { cursor: undefined, isFullScan: false }
 
 /** The walk of a group's ordering keys that has not come to the last key. */
 interface Walk {
@@ -175,7 +185,10 @@ export class Scans<Row extends object> {
   #lastWay: Way | undefined
   /** Where suspects are claimed by a pipeline of their own: the last one was. */
   #wereSuspectsLast = false
+  /** When they may be looked for again. */
   #suspectsAt = Number.NEGATIVE_INFINITY
+  /** Something may have become claimable since they were looked for. */
+  #areSuspectsAnnounced = true
   /** The last claim found no suspect that may run in company. */
   #hasOnlyLonely = false
   /** It had room for one that has to run alone, so the next claim may take one. */
@@ -213,8 +226,12 @@ export class Scans<Row extends object> {
     this.#wakes += 1
     this.#isDueKnown = false
     this.#foundNothing = false
-    this.#suspectsAt = Number.NEGATIVE_INFINITY
-    for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
+    this.#areSuspectsAnnounced = true
+    const recheckAt = this.#now() + RECHECK_AFTER_WAKE_MS
+    for (const state of this.#ways.values()) {
+      state.drainedUntil = Number.NEGATIVE_INFINITY
+      state.emptyUntil = Math.min(state.emptyUntil, recheckAt)
+    }
   }
 
   /** The next rows of these ordering keys may be claimable. */
@@ -271,13 +288,14 @@ export class Scans<Row extends object> {
     return this.#runner.statements.nextDue !== undefined && !this.#isDueKnown
   }
 
-  /** In how long a scan from the start is affordable that may find rows before the cursor. */
-  get fullScanInMs(): number | undefined {
+  /** In how long a scan from the start is affordable that may find rows before the cursor, or suspects may be looked for. */
+  get nextScanInMs(): number | undefined {
     const now = this.#now()
-    const waiting = [...this.#ways.values()].filter(
-      (way) => !way.more && !way.hasSeenAll && way.nextFullScan > now,
+    const fullScans = [...this.#ways.values()].flatMap((way) =>
+      way.more || way.hasSeenAll ? [] : [way.nextFullScan],
     )
-    const next = Math.min(...waiting.map(({ nextFullScan }) => nextFullScan))
+    const suspects = this.#isCountingExpiries && this.#areSuspectsAnnounced ? [this.#suspectsAt] : []
+    const next = Math.min(...[...fullScans, ...suspects].filter((at) => at > now))
     return next === Number.POSITIVE_INFINITY ? undefined : next - now
   }
 
@@ -289,7 +307,8 @@ export class Scans<Row extends object> {
     const now = this.#now()
     // When the next suspect is due is known with that of the next row.
     const isQuiet = this.#isQuiet
-    const suspectsAt = isQuiet ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
+    const isPoll = isQuiet && !this.#areSuspectsAnnounced
+    const suspectsAt = isPoll ? this.#suspectsAt + SUSPECTS_POLL_MS : this.#suspectsAt
     const areDue = room.suspects !== undefined && now >= suspectsAt && this.#isCountingExpiries
     this.#doSuspectsWait = areDue && harvest.offersSuspects
     const isSuspectsTurn = areDue && !harvest.offersSuspects
@@ -326,15 +345,14 @@ export class Scans<Row extends object> {
   }
 
   /** The pipeline took so long, and settled and claimed so many rows. */
-  took(ms: number, rows: number): void {
+  took(ms: number, rows: number, { fullScans }: Harvest<Row>): void {
     const now = this.#now()
-    const states = [...this.#ways.values()]
-    if (rows > 0 && states.every((state) => !state.isFullScanUnderWay)) {
+    if (rows > 0 && fullScans.size === 0) {
       const weight = this.#msPerRow === 0 ? 1 : WEIGHT_OF_LATEST
       this.#msPerRow += weight * (ms / rows - this.#msPerRow)
     }
-    for (const state of states) {
-      if (!state.isFullScanUnderWay) continue
+    for (const state of this.#ways.values()) {
+      if (!fullScans.has(state)) continue
       state.isFullScanUnderWay = false
       state.fullScanMs = Math.max(0, ms - rows * this.#msPerRow)
       const isUnfinished = !state.more && state.fullScanCursor !== undefined
@@ -375,6 +393,7 @@ export class Scans<Row extends object> {
       groups: groups.map(({ group }) => group),
     }
     this.#suspectsAt = this.#now() + SUSPECTS_EVERY_MS
+    this.#areSuspectsAnnounced = false
     const due = this.#due(statements.claim, statements.find, values, (rows) => {
       const found = this.#reader.read(rows, this.#bucket)
       this.#hasOnlyLonely = found.length === 0 && !takesAny
@@ -419,7 +438,7 @@ export class Scans<Row extends object> {
     const start = this.#start(state)
     const lowest = this.#runner.t.lowestCursor
     const values = { ...this.#scanValues(room), ...cursorValues(start.cursor ?? lowest ?? []) }
-    return this.#dueScan('order', values, (rows) => {
+    return this.#dueScan('order', values, { start, harvest }, (rows) => {
       const found = this.#reader.read(rows, this.#bucket)
       harvest.rows.push(...found)
       const more = found.length >= room.rows || this.#foundIn(rows) > found.length
@@ -439,7 +458,7 @@ export class Scans<Row extends object> {
     const toRead = start.isFullScan ? state.fullScanRows : Math.max(usual, state.rows)
     const lowest = this.#runner.t.arrival.map((column) => column.lowest)
     const values = { ...this.#scanValues(room), rows: toRead, ...cursorValues(start.cursor ?? lowest) }
-    return this.#dueScan('key', values, (rows) => {
+    return this.#dueScan('key', values, { start, harvest }, (rows) => {
       const claimed = rows.filter(([token]) => token !== null)
       const found = this.#reader.read(claimed, this.#bucket)
       harvest.rows.push(...found)
@@ -477,7 +496,7 @@ export class Scans<Row extends object> {
       steps: Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, names.length))),
     }
     const wakes = this.#wakes
-    return this.#dueScan(way, values, (rows) => {
+    return this.#dueScan(way, values, { start: ALL_GROUPS, harvest }, (rows) => {
       const claimed = rows.filter(([token]) => token !== null)
       const found = this.#reader.read(claimed, this.#bucket)
       harvest.rows.push(...found)
@@ -518,11 +537,17 @@ export class Scans<Row extends object> {
     return more
   }
 
-  #dueScan(way: Way, values: Values, answered: (rows: readonly AnswerRow[]) => boolean): DueClaim {
+  #dueScan(
+    way: Way,
+    values: Values,
+    { start, harvest }: { readonly start: Start; readonly harvest: Harvest<Row> },
+    answered: (rows: readonly AnswerRow[]) => boolean,
+  ): DueClaim {
     const statements = this.#runner.statements.scans.get(way)
     const state = this.#ways.get(way)
     if (statements === undefined || state === undefined)
       throw new TypeError(`the table is not claimed by ${way}`)
+    if (start.isFullScan) harvest.fullScans.add(state)
     const wakes = this.#wakes
     return this.#due(
       statements.claim,
@@ -530,12 +555,16 @@ export class Scans<Row extends object> {
       values,
       (rows) => {
         const tellsEnd = answered(rows)
-        state.hasSeenAll = state.isFullScanUnderWay && state.fullScanCursor === undefined
+        state.hasSeenAll = start.isFullScan && state.fullScanCursor === undefined
         const isDrained = !state.more && wakes === this.#wakes
-        if (tellsEnd) state.drainedUntil = isDrained ? this.#now() + RECHECK_MS : Number.NEGATIVE_INFINITY
+        const recheckAt = this.#now() + RECHECK_MS
+        if (tellsEnd) state.drainedUntil = isDrained ? recheckAt : Number.NEGATIVE_INFINITY
+        const isEmpty = !state.more && rows.every(([token]) => token === null)
+        state.emptyUntil = isEmpty ? recheckAt : Number.NEGATIVE_INFINITY
       },
       () => {
-        if (state.isFullScanUnderWay) state.nextFullScan = Number.NEGATIVE_INFINITY
+        if (!start.isFullScan) return
+        state.nextFullScan = Number.NEGATIVE_INFINITY
         state.isFullScanUnderWay = false
       },
     )
@@ -597,8 +626,9 @@ export class Scans<Row extends object> {
   /** The ways that may have rows: another one comes first each time. */
   #waysInTurn(now: number, isQuiet: boolean): Way[] {
     const ways = this.ways
-    const due = ways.filter((way) => (this.#ways.get(way)?.drainedUntil ?? 0) <= now)
-    const among = due.length === 0 ? ways : due
+    const those = (until: 'emptyUntil' | 'drainedUntil'): Way[] =>
+      ways.filter((way) => (this.#ways.get(way)?.[until] ?? 0) <= now)
+    const among = [those('emptyUntil'), those('drainedUntil'), ways].find((some) => some.length > 0) ?? ways
     const next = this.#lastWay === undefined ? 0 : (among.indexOf(this.#lastWay) + 1) % among.length
     const inTurn = [...among.slice(next), ...among.slice(0, next)]
     this.#lastWay = inTurn[0]
@@ -681,6 +711,7 @@ function newState(): WayState {
     isFullScanUnderWay: false,
     hasSeenAll: false,
     drainedUntil: Number.NEGATIVE_INFINITY,
+    emptyUntil: Number.NEGATIVE_INFINITY,
   }
 }
 

@@ -5,6 +5,7 @@ import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
 import {
   and,
+  indented,
   type LeaseStatement,
   list,
   type Parameters,
@@ -347,10 +348,6 @@ export function noneInFlight(t: TableSql, $: Parameters, row: string, indent = '
 ${indent}where ${and([...where, `f.${id} <> ${row}.${id}`], `${indent}  `)} limit 1) is null`
 }
 
-export function isSuspect(t: TableSql): string {
-  return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
-}
-
 /** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
 export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
@@ -422,8 +419,32 @@ export function returned(t: TableSql): ReturnedSql {
   return { columns, positions: { bytes, id, order: order.map((at) => at ?? id), place, columns: first } }
 }
 
-/** Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). */
+/**
+ * Leases the rows that the CTE names, each with a new token (RULE-020-001, D3). Citus refuses a RETURNING that calls what is
+ * not immutable, as the size of a row and the text of a moment are: there the UPDATE is a CTE, and a SELECT computes them.
+ */
 export function lease(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
+  const { ctes, rows } = leasing(t, $, source, more)
+  return ctes === '' ? rows : `, ${ctes}\n${rows}`
+}
+
+/** The same as the CTE `claimed`. */
+export function leaseAsCte(t: TableSql, $: Parameters, source: string, more: readonly string[] = []): string {
+  const { ctes, rows } = leasing(t, $, source, more)
+  return `${ctes === '' ? '' : `${ctes},\n`}claimed as (\n${indented(rows)}\n)`
+}
+
+function claimedColumns(t: TableSql, source: string): string[] {
+  const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
+  return returned(t).columns.map((column) => (column === PLACE ? place : column))
+}
+
+function leasing(
+  t: TableSql,
+  $: Parameters,
+  source: string,
+  more: readonly string[],
+): { readonly ctes: string; readonly rows: string } {
   const { table, owner, until, token } = t
   const worker = $('owner', 'text')
   const set = [
@@ -437,12 +458,16 @@ export function lease(t: TableSql, $: Parameters, source: string, more: readonly
         ]),
     ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
-  const place = `array_position(array(select ${rowIdSql(t)} from ${source}), ${rowIdSql(t, 't.')})`
-  const columns = returned(t).columns.map((column) => (column === PLACE ? place : column))
-  return `update ${t.target} as t
+  const update = `update ${t.target} as t
 set ${wrapped(set, ', ', '  ')}
-where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}
-returning ${wrapped([...columns, ...more], ', ', '  ')}`
+where ${and([inBucket(t, $, 't.'), ...among(t, source)], '  ')}`
+  const columns = wrapped([...claimedColumns(t, source), ...more], ', ', '  ')
+  return t.buckets === undefined
+    ? { ctes: '', rows: `${update}\nreturning ${columns}` }
+    : {
+        ctes: `leased as (\n${indented(`${update}\nreturning t.*`)}\n)`,
+        rows: `select ${columns}\nfrom leased as t`,
+      }
 }
 
 function claimedToken({ token, owner }: TableSql): string {

@@ -25,12 +25,13 @@ export class DatabaseClient extends Client {
   /**
    * `pg` calls it for the parameters of the session. Timestamps are read, and become cursors, as texts. A pooler that gives
    * each transaction another session keeps this parameter with the client, as it does the encoding, and no other of this
-   * kind: statements must not depend on those.
+   * kind: statements must not depend on those. The value is written as the server reports it: PgBouncer 1.18 set `ISO` anew
+   * before each transaction.
    */
   getStartupConf(): Record<string, string> {
     // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves getStartupConf() out
     const { getStartupConf } = Client.prototype as unknown as StartingClient
-    return { ...getStartupConf.call(this), DateStyle: 'ISO' }
+    return { ...getStartupConf.call(this), DateStyle: 'ISO, MDY' }
   }
 }
 

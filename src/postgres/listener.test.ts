@@ -76,6 +76,19 @@ async function notify(channel: string, payload: string): Promise<void> {
   await db.query({ text: 'select pg_notify($1, $2)', values: [channel, payload] })
 }
 
+it('equal notifications that arrive together are one, and the last of them is heard', async () => {
+  const observed = listen()
+  await observed.until('listening')
+  const commits = 500
+  await db.query({
+    text: `do $$ begin for i in 1..${commits} loop perform pg_notify('work', 'same'); commit; end loop; end $$`,
+  })
+  await notify('work', 'last')
+  await observed.until('work:last')
+  expect(observed.all.filter((what) => what === 'work:same').length).toBeLessThan(commits)
+  expect(observed.all.indexOf('work:same')).toBeLessThan(observed.all.indexOf('work:last'))
+})
+
 it('a listener hears every channel, including one with an unusual name', async () => {
   const odd = 'Work "of" today; drop table x'
   const heard = listen({ channels: ['work', odd] })

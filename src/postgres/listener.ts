@@ -50,6 +50,8 @@ const BACK_OFF = { firstMs: 100, longestMs: 1_000 }
 const DISCONNECT_TIMEOUT_MS = 1_000
 /** A pooler may be given another mode while the process runs. */
 const UNDELIVERED_RETRY_MS = 60_000
+/** How long notifications wait to be read, when others have just been: the first time, and while they keep coming. */
+const READ_PAUSE_MS = { first: 2, longest: 20 }
 /** Only sessions that a pooler hides listen on it. */
 const TEST_CHANNEL = 'leasehold_listen_test'
 
@@ -153,8 +155,8 @@ async function listenOnce(
     lost ??= error
   })
   client.on('end', () => ended.abort())
-  client.on('notification', ({ channel, payload }) => {
-    if (!stop.aborted && channel !== TEST_CHANNEL) options.onNotification(channel, payload ?? '')
+  const reading = readInBatches(client, (channel, payload) => {
+    if (!stop.aborted && channel !== TEST_CHANNEL) options.onNotification(channel, payload)
   })
   const onStop = (): void => {
     ended.abort()
@@ -192,7 +194,51 @@ async function listenOnce(
     throw error
   } finally {
     stop.removeEventListener('abort', onStop)
+    reading.stop()
     await disconnect(client, stop.aborted && lost === undefined)
+  }
+}
+
+/**
+ * Hands over notifications; equal ones that were read together are one. Eight producers at full speed send 500 a second, and
+ * each that is read by itself costs 0.2 ms of processor time. So the connection is not read again at once, and ever later
+ * while notifications keep coming.
+ */
+function readInBatches(
+  client: Client,
+  deliver: (channel: string, payload: string) => void,
+): { readonly stop: () => void } {
+  const { stream } = client.connection
+  const read = new Map<string, { readonly channel: string; readonly payload: string }>()
+  let pauseMs = READ_PAUSE_MS.first
+  let resumedAt = Number.NEGATIVE_INFINITY
+  let timer: NodeJS.Timeout | undefined
+  let isStopped = false
+  const resume = (): void => {
+    resumedAt = performance.now()
+    stream.resume()
+  }
+  const handOver = (): void => {
+    if (isStopped) return
+    const isFollowing = performance.now() - resumedAt < pauseMs
+    pauseMs = isFollowing ? Math.min(2 * pauseMs, READ_PAUSE_MS.longest) : READ_PAUSE_MS.first
+    stream.pause()
+    timer = setTimeout(resume, pauseMs)
+    const batch = [...read.values()]
+    read.clear()
+    for (const { channel, payload } of batch) deliver(channel, payload)
+  }
+  client.on('notification', ({ channel, payload = '' }) => {
+    // All that were read together come before that.
+    if (read.size === 0) queueMicrotask(handOver)
+    read.set(JSON.stringify([channel, payload]), { channel, payload })
+  })
+  return {
+    stop() {
+      isStopped = true
+      clearTimeout(timer)
+      stream.resume()
+    },
   }
 }
 

@@ -448,6 +448,18 @@ describe('prepared statements', () => {
     expect(await numbersIn(db, table)).toEqual([1, 2])
   })
 
+  it('the plans of a connection are made anew as it is used: a table may have been empty', async () => {
+    const proxy = await openProxy()
+    const db = open({ url: proxy.url })
+    proxy.cutAt('discard plans')
+    const before = await db.query(PID)
+    const named = { text: 'select 1', name: 'quick' }
+    for (let n = 1; n < 50; n += 1) await db.pipeline([named])
+    expect((await db.query(PID)).rows).toEqual(before.rows)
+    await db.pipeline([named])
+    expect((await db.query(PID)).rows).not.toEqual(before.rows)
+  })
+
   it('behind a pooler that does not know names, pipelines of many clients are transactions', async () => {
     const events: DatabaseEvent[] = []
     const db = open({

@@ -8,6 +8,8 @@ import type { Result, Statement } from './queryable.ts'
 /** What the types of `pg` leave out of its results, and pg-cursor uses as well. */
 interface ReadResult extends Result<object> {
   readonly fields: readonly FieldDef[]
+  readonly _parsers: readonly unknown[]
+  readonly _prebuiltEmptyResultObject: object
   addFields(fields: readonly FieldDef[]): void
   parseRow(values: readonly (string | null)[]): object
   addCommandComplete(message: CommandComplete): void
@@ -37,6 +39,11 @@ const writer = new Connection({
   stream: () => ({ writable: true, write: (message: Buffer) => messages.push(message) }) as unknown as Duplex,
 })
 
+/** What each prepared statement returns, by its name. The server refuses it if its columns have changed. */
+type Columns = Pick<ReadResult, 'fields' | '_parsers' | '_prebuiltEmptyResultObject'>
+type Described = Map<string, Columns>
+const described = new WeakMap<Connection, Described>()
+
 /** Where each error of a pipeline occurred. */
 const failures = new WeakMap<object, number>()
 
@@ -54,7 +61,7 @@ export function locate(error: unknown, at: number | undefined): void {
 }
 
 /**
- * Several statements in one round trip: Parse (once on each connection), Bind, Describe and Execute of each, and one
+ * Several statements in one round trip: Parse and Describe (once on each connection), Bind and Execute of each, and one
  * Sync. PostgreSQL runs them as one transaction. It is a query of `pg` as pg-cursor is one: the client calls the methods
  * below with the messages of the server. Those that no server sends end the connection (`endOnUnreadable`).
  */
@@ -66,6 +73,8 @@ export class Pipeline implements Submittable {
   readonly #results: ReadResult[]
   #resolve!: (results: Result<object>[]) => void
   #reject!: (error: unknown) => void
+  /** Of the connection by which it was sent. */
+  #described: Described | undefined
   /** How many statements are complete. */
   #completed = 0
   #failedAt: number | undefined
@@ -118,6 +127,9 @@ export class Pipeline implements Submittable {
   }
 
   submit(connection: Connection): Error | null {
+    const known: Described = described.get(connection) ?? new Map()
+    described.set(connection, known)
+    this.#described = known
     // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves parsedStatements out
     const { parsedStatements } = connection as unknown as PreparingConnection
     const parsing = new Map<string, string>()
@@ -132,7 +144,9 @@ export class Pipeline implements Submittable {
           throw new Error(`The name ${name} belongs to another prepared statement.`)
         // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- the mapper accepts any value
         writer.bind({ statement: name, values: values as string[], valueMapper: prepareValue }, true)
-        writer.describe({ type: 'P' }, true)
+        const columns = previous === undefined ? undefined : known.get(name)
+        if (columns === undefined) writer.describe({ type: 'P' }, true)
+        else Object.assign(this.#results[at] ?? {}, columns)
         writer.execute({}, true)
         at += 1
       }
@@ -148,7 +162,12 @@ export class Pipeline implements Submittable {
   }
 
   handleRowDescription({ fields }: { readonly fields: readonly FieldDef[] }): void {
-    this.#running().addFields(fields)
+    const result = this.#running()
+    result.addFields(fields)
+    const { name } = this.current
+    if (name === undefined) return
+    const { _parsers, _prebuiltEmptyResultObject } = result
+    this.#described?.set(name, { fields, _parsers, _prebuiltEmptyResultObject })
   }
 
   handleDataRow({ fields }: { readonly fields: readonly (string | null)[] }): void {

@@ -36,8 +36,8 @@ export {
 } from './admin/jobs.ts'
 export type { ChunkCounts } from './admin/chunk-counts.ts'
 export { explainChunk, explainJob } from './admin/explain.ts'
-export type { ExplainOptions } from '../admin/explain/explain.ts'
-export type { Explanation, Reason } from '../admin/explain/reasons.ts'
+export type { ExplainOptions } from '../operations/explain/explain.ts'
+export type { Explanation, Reason } from '../operations/explain/reasons.ts'
 export { type ChunkPage, type ChunkPageOptions, type ChunkSummary, listChunks } from './admin/chunks.ts'
 export {
   type JobProgress,

@@ -1,4 +1,4 @@
-import { readAllPages } from '../admin/browse.ts'
+import { readAllPages } from '../operations/browse.ts'
 import { type EventDetails, listEvents, showEvent } from '../outbox/admin/browse.ts'
 import type { EventFilter } from '../outbox/admin/filter.ts'
 import type { Database } from '../postgres/database.ts'

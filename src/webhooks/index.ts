@@ -54,7 +54,7 @@ export {
 export { countDeliveries, oldestPendingDelivery, type DeliveryCounts } from './admin/counts.ts'
 export { summariseEndpoints, type EndpointSummaries } from './admin/endpoint-summary.ts'
 export { explainDelivery, type ExplainDeliveryOptions } from './admin/explain.ts'
-export type { Explanation, Reason } from '../admin/explain/reasons.ts'
+export type { Explanation, Reason } from '../operations/explain/reasons.ts'
 export type { DeliveryFilter } from './admin/filter.ts'
 export { LOOPBACK, type NetworkPolicyOptions } from './network/policy.ts'
 export type { PostLimits } from './network/post.ts'

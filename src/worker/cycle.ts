@@ -57,7 +57,8 @@ const JOIN_NEXT_PIPELINE_MS = 50
 
 /**
  * The cycle of a worker: it gathers what is due (finished rows to settle, the next ones to claim), sends it as one pipeline,
- * and hands out what comes back. `claimLoops` pipelines may be on their way at once, of which one claims.
+ * and hands out what comes back. `claimLoops` pipelines may be on their way at once. As long as claims find all rows that
+ * are due, one of them claims, and the others only settle.
  */
 export class WorkerCycle<Row extends object> {
   readonly #options: WorkerCycleOptions<Row>
@@ -217,7 +218,9 @@ export class WorkerCycle<Row extends object> {
     const { settings, gate, groups: tableGroups } = this.#options
     const { batch } = settings()
     const bytes = this.#freeBytes()
-    const canClaim = gate.open && bytes > 0 && !this.#timing.isClaiming
+    const isBeside = this.#timing.isClaiming
+    const canClaim =
+      gate.open && bytes > 0 && (!isBeside || (this.#timing.sawMore && tableGroups === undefined))
     const mayClaim = canClaim && this.#timing.mayClaim(now)
     const isSettling = this.#isSettlementDue(slots, now, mayClaim)
     // A row is in flight until it is known to be settled: another session may have locked it (RULE-020-041).
@@ -225,7 +228,8 @@ export class WorkerCycle<Row extends object> {
     const room = Math.max(0, Math.min(batch, slots.room - unsettled))
     const finished = isSettling ? this.#settler.trusted(this.#finished.take(batch, now), now) : []
     // The next rows of the keys that are settled can be claimed now.
-    const wanted = mayClaim || (canClaim && haveKeys(finished)) ? room : 0
+    const isWorthIt = !isBeside || 2 * room >= batch
+    const wanted = isWorthIt && (mayClaim || (canClaim && haveKeys(finished))) ? room : 0
     const continueOnly = !mayClaim && tableGroups === undefined
     const { groups, rows } = this.#openGroups(tableGroups, wanted, now)
     if (finished.length === 0 && rows === 0) return undefined
@@ -391,7 +395,7 @@ export class WorkerCycle<Row extends object> {
     if (!due.continueOnly) {
       this.#timing.scanned({ found, more, drained }, now, { ms: settings().pollMs, woken: isWoken() })
       const isRoomSoon = (due.groups?.recheckInMs ?? Number.POSITIVE_INFINITY) < settings().pollMs
-      if (found === 0 && drained && !isRoomSoon) this.#emptyScans += 1
+      if (found === 0 && drained && !isRoomSoon && !this.#timing.isClaiming) this.#emptyScans += 1
       // It was sent before something became claimable, and need not have seen it.
       if (due.claimsRequested !== this.#claimsRequested) this.#claimNow()
       if (dueInMs !== undefined) this.#timing.expect(now + dueInMs)

@@ -14,7 +14,7 @@ export interface WorkerSettings extends Timing {
   readonly prefetchBytes: number
   /** The most rows that one pipeline claims, and the most that it settles. */
   readonly batch: number
-  /** How many pipelines may be on their way at once, of which one claims. Counts from the start of the worker on. */
+  /** How many pipelines may be on their way at once. Several of them claim while there are more rows than a claim takes. Counts from the start of the worker on. */
   readonly claimLoops: number
   /** How often an idle worker claims when nothing wakes it. Jittered upwards by up to a half. */
   readonly pollMs: number

@@ -1,6 +1,6 @@
 /** Changes, the audit, keys and the doctor in the dashboard. */
 import { describe, expect, it } from 'vitest'
-import { createKey, revokeKey } from '../../src/admin/api-keys.ts'
+import { createKey, revokeKey } from '../../src/operations/api-keys.ts'
 import { createOutbox, unblock } from '../../src/outbox/index.ts'
 import { filterBy, untilRows, useDashboard } from '../support/browser.ts'
 import { makeEvents } from '../support/outbox-rows.ts'

@@ -1,6 +1,7 @@
 /** The HTTP API on the database of a test file, with a key of each kind. Every answer is checked against its schema. */
 import { afterAll, beforeAll, expect } from 'vitest'
-import { createKey, type KeyRole } from '../../src/admin/api-keys.ts'
+import { createKey } from '../../src/operations/api-keys.ts'
+import type { KeyRole } from '../../src/operations/roles.ts'
 import { type Database, openDatabase } from '../../src/postgres/index.ts'
 import { type Api, type ApiOptions, createApi } from '../../src/server/api/api.ts'
 import { ROUTES } from '../../src/server/api/resources/index.ts'

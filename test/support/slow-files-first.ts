@@ -43,7 +43,7 @@ const SLOW_FILES = [
   'test/dashboard/embedding.test.ts',
   'src/server/api/fuzz.test.ts',
   'src/cli/demo/demo.test.ts',
-  'src/admin/explain/explain.test.ts',
+  'src/operations/explain/explain.test.ts',
   'test/dashboard/portal.test.ts',
   'test/dashboard/leases.test.ts',
   'test/dashboard/outbox.test.ts',

@@ -1,6 +1,6 @@
 /** Which test file makes a row wait for which reason. Each file shows that these were really returned. */
 import { expect, it } from 'vitest'
-import type { Explanation, Reason, ReasonCode } from '../../src/admin/explain/reasons.ts'
+import type { Explanation, Reason, ReasonCode } from '../../src/operations/explain/reasons.ts'
 
 export const STAGED = {
   admin: [

@@ -1,5 +1,5 @@
 /** Somebody who looks after the shop: replays parcels that were refused, which lets their key go on. */
-import { createKey, listKeys } from '../../admin/api-keys.ts'
+import { createKey, listKeys } from '../../operations/api-keys.ts'
 import { replay } from '../../outbox/index.ts'
 import type { Database } from '../../postgres/index.ts'
 import type { DemoPart } from './demo.ts'

@@ -1,9 +1,11 @@
 import type { Command } from 'commander'
+import { HELD_UP_KEYS } from '../../outbox/operations.ts'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
-import { collect, JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
+import { collect, JSON_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { addExplainFlags } from '../explain.ts'
+import { addOperations } from '../operations.ts'
 import {
   addFilterFlags,
   enqueueCommand,
@@ -13,7 +15,6 @@ import {
   replayCommand,
   retryCommand,
   showCommand,
-  unblockCommand,
 } from './events.ts'
 
 /** `leasehold outbox …` */
@@ -69,17 +70,7 @@ export function addOutboxCommands(outbox: Command, define: Define): void {
       REPLAY_HELP,
     ),
   )
-  add(
-    'unblock <key>',
-    'unblock an ordering key that a parked or failing event holds up',
-    unblockCommand,
-    (command) =>
-      command
-        .option('--replay', 'publish that event first, instead of continuing without it')
-        .option('--reason <text>', 'reason for the change, for the audit; required')
-        .option(...PRINCIPAL_FLAG)
-        .option(...JSON_FLAG),
-  )
+  addOperations(HELD_UP_KEYS)(outbox, define)
 }
 
 const RETRY_HELP = `

@@ -1,6 +1,6 @@
 /** The commands of `leasehold outbox`: what they read from flags, and what they print. */
 import type { Command } from 'commander'
-import { isUuid } from '../../admin/request-checks.ts'
+import { isUuid } from '../../operations/request-checks.ts'
 import {
   type EventDetails,
   type EventSummary,
@@ -13,7 +13,6 @@ import type { EventFilter } from '../../outbox/admin/filter.ts'
 import { giveUp, resumeGiveUp } from '../../outbox/admin/give-up.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
 import { resumeRetryNow, retryNow } from '../../outbox/admin/retry-now.ts'
-import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import type { HistoryEntry } from '../../outbox/history.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
@@ -28,9 +27,7 @@ import {
   isSet,
   jsonArgument,
   momentFlag,
-  principalOf,
   readPeriod,
-  reasonOf,
   textFlag,
   textsFlag,
 } from '../flags.ts'
@@ -259,31 +256,4 @@ function byState({ matched, counts: { dead, published } }: ReplayResult): string
   if (published === 0) return `${of}${counted(all, 'dead event')}`
   if (dead === 0) return `${of}${counted(all, 'published event')}`
   return `${of}${counted(all, 'event')} (${grouped(dead)} dead, ${grouped(published)} published)`
-}
-
-/** `leasehold outbox unblock <key>`; the exit code is 1 when nothing held the key up. */
-export async function unblockCommand(run: Run): Promise<number> {
-  const { print, flags, args } = run
-  const [orderingKey = ''] = args
-  const replay = isSet(flags, 'replay')
-  const request = { orderingKey, replay, reason: reasonOf(flags), principal: principalOf(run) }
-  const unblocked = await withOutbox(
-    run,
-    async (db, schema) => unblock(db, { schema, ...request }),
-    'operator',
-  )
-  if (isSet(flags, 'json')) print(`${printableJson({ orderingKey, replay, ...unblocked })}\n`)
-  else print(`${unblockedText(printable(orderingKey), unblocked, replay)}\n`)
-  return unblocked.parked + unblocked.failing === 0 ? 1 : 0
-}
-
-function unblockedText(key: string, { parked, failing }: Unblocked, replay: boolean): string {
-  if (parked + failing === 0) {
-    return `No event holds up the key ${key}. \`leasehold status\` shows the keys that are held up, and why.`
-  }
-  const events = parked > 0 ? counted(parked, 'parked event') : 'failing event'
-  const fate = parked > 1 ? 'They stay dead' : parked === 1 ? 'It stays dead' : 'It is dead now'
-  return replay
-    ? `The key ${key} continues, with its ${events} first.`
-    : `The key ${key} continues without its ${events}. ${fate}; \`leasehold outbox replay\` brings back dead events.`
 }

@@ -284,9 +284,18 @@ describe('unblock', () => {
   })
 
   it('a key that nothing holds up is told so, with exit code 1', async () => {
-    const { code, stdout } = await outbox(['unblock', 'k', '--reason', 'x'])
+    const { code, stderr } = await outbox(['unblock', 'k', '--reason', 'x'])
     expect(code).toBe(1)
-    expect(stdout).toContain('No event holds up the key k.')
+    expect(stderr).toContain('STATE_CONFLICT: Nothing holds up the key "k", so that nothing was changed.')
+  })
+
+  it('keys lists the keys that are held up, with the event that holds each up', async () => {
+    expect((await outbox(['keys'])).stdout).toBe('No ordering key is held up.\n')
+    await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 1'` })
+    await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 2'` })
+    const { stdout } = await outbox(['keys', '--limit', '1'])
+    expect(stdout).toMatch(/^KEY +STATE +EVENT .*\nk [12] +parked +[12] .*\nThere are more: --limit/)
+    expect(await json(['keys'])).toMatchObject({ items: [{ waiting: 0 }, { waiting: 0 }], more: false })
   })
 
   it('unblock needs a reason', async () => {

@@ -1,6 +1,6 @@
 /** The commands of `leasehold sync` for jobs: what they read from flags, and what they print. */
 import type { Command } from 'commander'
-import { isRowId, isUuid } from '../../admin/request-checks.ts'
+import { isRowId, isUuid } from '../../operations/request-checks.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../sync/admin/cancel.ts'
 import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
 import { explainChunk, explainJob } from '../../sync/admin/explain.ts'

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { PORTAL_ROLES } from '../../admin/api-sessions.ts'
+import { PORTAL_ROLES } from '../../operations/api-sessions.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
 import { addExplainFlags } from '../explain.ts'

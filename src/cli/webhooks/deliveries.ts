@@ -1,6 +1,6 @@
 /** The commands of `leasehold webhooks` for deliveries: what they read from flags, and what they print. */
 import type { Command } from 'commander'
-import { isUuid } from '../../admin/request-checks.ts'
+import { isUuid } from '../../operations/request-checks.ts'
 import {
   type DeliveryAttempt,
   type DeliveryDetails,

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { usePortalLink } from '../../admin/api-sessions.ts'
+import { usePortalLink } from '../../operations/api-sessions.ts'
 import { type Called, useCommandLine } from '../../../test/support/command-line.ts'
 
 const { db, call } = useCommandLine('webhooks')

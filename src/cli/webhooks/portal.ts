@@ -1,5 +1,5 @@
 /** `leasehold webhooks portal <tenant>`: a link that opens the portal of a customer. */
-import { createPortalLink, PORTAL_ROLES } from '../../admin/api-sessions.ts'
+import { createPortalLink, PORTAL_ROLES } from '../../operations/api-sessions.ts'
 import { type Run, UsageError } from '../command.ts'
 import { withWebhooks } from '../database.ts'
 import { durationFlag, invalidArgument, isSet, principalOf, textFlag } from '../flags.ts'

@@ -4,7 +4,7 @@
  * Not compared are comments; columns that are ours to add and yours to use; the order of columns; and what belongs to
  * tables that sync has adopted (SYNC-14): their other columns, types that serve as well, and defaults of their own.
  */
-import { schemaFlag } from '../../admin/shown-commands.ts'
+import { schemaFlag } from '../../operations/shown-commands.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
 import { hasTables, readLedger, readMigrations } from '../../postgres/migrate.ts'

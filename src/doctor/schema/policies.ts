@@ -1,5 +1,5 @@
 /** Row-level security: without it, a key that is limited to a tenant would see the endpoints and deliveries of all. */
-import { schemaFlag } from '../../admin/shown-commands.ts'
+import { schemaFlag } from '../../operations/shown-commands.ts'
 import { quoteIdentifier, quoteQualified } from '../../postgres/identifiers.ts'
 import { type LimitedTable, readLimitedTables } from '../../postgres/tenant-policies.ts'
 import type { Check, Examination, Problem } from '../check.ts'

@@ -5,10 +5,10 @@ import {
   type PageOptions,
   readAllPages,
   readOnly,
-} from '../../admin/browse.ts'
-import { isEmptyFilter } from '../../admin/bulk-change.ts'
-import { readClock } from '../../admin/bulk-change-sql.ts'
-import type { NamedRow } from '../../admin/named-rows.ts'
+} from '../../operations/browse.ts'
+import { isEmptyFilter } from '../../operations/bulk-change.ts'
+import { readClock } from '../../operations/bulk-change-sql.ts'
+import type { NamedRow } from '../../operations/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'

@@ -1,6 +1,6 @@
 /** How many events are in each state, and how long the oldest has waited. Asked often, so never by reading the table. */
-import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { type Count, countRemaining, countUpTo, sumCounts } from '../../admin/count.ts'
+import { type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { type Count, countRemaining, countUpTo, sumCounts } from '../../operations/count.ts'
 import { oldestPending as oldestRow } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { TOO_MANY } from './browse.ts'

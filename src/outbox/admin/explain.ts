@@ -1,7 +1,7 @@
 /** Why an event is not published: the words and commands of the outbox for what every lease table has. */
-import { type ExplainedRows, explainOne, type ExplainOptions } from '../../admin/explain/explain.ts'
-import type { Explanation } from '../../admin/explain/reasons.ts'
-import { rowCommands, schemaFlag, shellArgument } from '../../admin/shown-commands.ts'
+import { type ExplainedRows, explainOne, type ExplainOptions } from '../../operations/explain/explain.ts'
+import type { Explanation } from '../../operations/explain/reasons.ts'
+import { rowCommands, schemaFlag, shellArgument } from '../../operations/shown-commands.ts'
 import type { Database } from '../../postgres/database.ts'
 import { OUTBOX } from '../relay.ts'
 import { outboxTable } from '../table.ts'

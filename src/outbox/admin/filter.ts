@@ -1,6 +1,12 @@
 /** What an operator chooses events by. This file alone turns it into SQL, for listing, counting and replaying alike. */
-import { checkCommonFilter, type CommonFilter, commonSql, idsSql, statusSql } from '../../admin/filter-sql.ts'
-import { checkNames, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
+import {
+  checkCommonFilter,
+  type CommonFilter,
+  commonSql,
+  idsSql,
+  statusSql,
+} from '../../operations/filter-sql.ts'
+import { checkNames, checkTexts, invalid, isRowId, isUuid } from '../../operations/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import { STATUSES, type Status } from '../transitions.ts'

@@ -14,7 +14,7 @@ import {
   resumeBulkChange,
   type ResumeOptions,
   runBulkChange,
-} from '../../admin/bulk-change.ts'
+} from '../../operations/bulk-change.ts'
 import type { Database } from '../../postgres/database.ts'
 import { withOperator } from '../history.ts'
 import { findNamed } from './browse.ts'

@@ -1,6 +1,6 @@
 /** Which ordering keys are held up by an event that failed, and why. */
-import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { checkPageSize } from '../../admin/request-checks.ts'
+import { type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { checkPageSize } from '../../operations/request-checks.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

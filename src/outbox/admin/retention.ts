@@ -16,7 +16,7 @@ import {
   retentionCursor,
   type RetentionRun,
   startRetention,
-} from '../../admin/retention.ts'
+} from '../../operations/retention.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { forgetOldSql } from '../inbox.ts'
 import { outboxOf } from './filter.ts'

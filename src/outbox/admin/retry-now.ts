@@ -14,8 +14,8 @@ import {
   resumeBulkChange,
   type ResumeOptions,
   runBulkChange,
-} from '../../admin/bulk-change.ts'
-import { invalid } from '../../admin/request-checks.ts'
+} from '../../operations/bulk-change.ts'
+import { invalid } from '../../operations/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { STATUSES } from '../transitions.ts'
 import { findNamed } from './browse.ts'

@@ -1,5 +1,5 @@
-import { audit } from '../../admin/audit.ts'
-import { checkPrincipal, checkReason, checkTexts, invalid } from '../../admin/request-checks.ts'
+import { audit } from '../../operations/audit.ts'
+import { checkPrincipal, checkReason, checkTexts, invalid } from '../../operations/request-checks.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'

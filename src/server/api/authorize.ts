@@ -2,8 +2,8 @@
  * What a request proves of its sender: a key (`Authorization: Bearer lhk_…`), the session of the dashboard (a cookie), or
  * that of the portal (`Authorization: Bearer lhs_…`).
  */
-import { findKey, type KnownKey, recordUse } from '../../admin/api-keys.ts'
-import { endSession, findSession, isSessionToken, type Session } from '../../admin/api-sessions.ts'
+import { findKey, type KnownKey, recordUse } from '../../operations/api-keys.ts'
+import { endSession, findSession, isSessionToken, type Session } from '../../operations/api-sessions.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { Caller, IdentifiedCaller } from './route.ts'

@@ -1,5 +1,5 @@
 import { beforeEach, expect, it, onTestFinished } from 'vitest'
-import { createKey, revokeKey } from '../../admin/api-keys.ts'
+import { createKey, revokeKey } from '../../operations/api-keys.ts'
 import { type Sent, useApi } from '../../../test/support/api.ts'
 import { openSession } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'

@@ -2,9 +2,9 @@
  * Bulk changes that run in the background of a server. A change is recorded in the audit when it is asked for, and each of
  * its batches is; so any server can continue it when the one that ran it ends.
  */
-import { forgetSessions } from '../../admin/api-sessions.ts'
-import { resumeBulkChange } from '../../admin/bulk-change.ts'
-import { cancelRevoked, failChange, leftChanges, type LeftChange } from '../../admin/changes.ts'
+import { forgetSessions } from '../../operations/api-sessions.ts'
+import { resumeBulkChange } from '../../operations/bulk-change.ts'
+import { cancelRevoked, failChange, leftChanges, type LeftChange } from '../../operations/changes.ts'
 import { isLeaseholdError, messageOf } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { isLockConflict, isUnavailable } from '../../postgres/failures.ts'

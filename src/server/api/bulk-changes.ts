@@ -1,5 +1,5 @@
 /** The bulk changes that the API offers, by the names of their actions in the audit. */
-import type { BulkChange, RowFilter } from '../../admin/bulk-change.ts'
+import type { BulkChange, RowFilter } from '../../operations/bulk-change.ts'
 import { GIVE_UP as giveUpEvents } from '../../outbox/admin/give-up.ts'
 import { REPLAY as replayEvents } from '../../outbox/admin/replay.ts'
 import { RETRY_NOW as retryEvents } from '../../outbox/admin/retry-now.ts'

@@ -1,7 +1,7 @@
 /** Who sends a request, and whether they may. */
 import { createHash } from 'node:crypto'
 import { inspect } from 'node:util'
-import { KEY_ROLES, mayDo } from '../../admin/api-keys.ts'
+import { KEY_ROLES, mayDo } from '../../operations/roles.ts'
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

@@ -1,10 +1,12 @@
 /** The routes of bulk changes, which every application has: count what matches, and change it in the background. */
 import { z } from 'zod'
-import { runBulkChange, requestBulkChange } from '../../admin/bulk-change.ts'
-import { showChange } from '../../admin/changes.ts'
+import { runBulkChange, requestBulkChange } from '../../operations/bulk-change.ts'
+import { showChange } from '../../operations/changes.ts'
 import { type AnyBulkChange, bulkChange } from './bulk-changes.ts'
 import { type Route, route } from './route.ts'
-import { change, pacing, preview, reason } from './schemas.ts'
+import { change } from '../../operations/changes.ts'
+import { reason } from '../../operations/fields.ts'
+import { pacing, preview } from './schemas.ts'
 
 export interface ChangeRoutes<Filter extends z.ZodType<object>> {
   /** The list that the rows are in: `/outbox/events`. */

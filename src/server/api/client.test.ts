@@ -92,7 +92,7 @@ it('is told which field is wrong', async () => {
     params: { query: { limit: 5_000, cursor: 'nonsense' } },
   })
   expect(response.status).toBe(422)
-  expect(error?.errors?.map(({ field }) => field)).toEqual(['query.limit'])
+  expect(error?.errors?.map(({ field }) => field)).toEqual(['query.limit', 'query.cursor'])
   const wrong = await client.GET('/outbox/events', { params: { query: { cursor: 'nonsense' } } })
   expect(wrong.error?.errors?.map(({ field }) => field)).toEqual(['query.cursor'])
 })

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { useApi } from '../../../test/support/api.ts'
 import { openSession } from '../../../test/support/database.ts'
-import { createPortalLink } from '../../admin/api-sessions.ts'
+import { createPortalLink } from '../../operations/api-sessions.ts'
 import { type Database, openDatabase } from '../../postgres/index.ts'
 import { type Api, createApi } from './api.ts'
 import { ConnectionLimiter } from './limits.ts'

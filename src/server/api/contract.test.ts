@@ -1,7 +1,7 @@
 /** What holds for every route of the API, whatever it does. A new route is tested here without a line of its own. */
 import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
-import { KEY_ROLES, mayDo } from '../../admin/api-keys.ts'
+import { KEY_ROLES, mayDo } from '../../operations/roles.ts'
 import { sampleBody, samplePath } from '../../../test/support/api-samples.ts'
 import { type KeyName, useApi } from '../../../test/support/api.ts'
 import { ROUTES } from './resources/index.ts'

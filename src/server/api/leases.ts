@@ -1,5 +1,5 @@
 /** What is in flight, and how much waits, in lease tables: those of the applications, and those of the user. */
-import { type HolderOfLease, readHolders, renewalsOf } from '../../admin/renewals.ts'
+import { type HolderOfLease, readHolders, renewalsOf } from '../../operations/renewals.ts'
 import { isLeaseholdError, messageOf } from '../../errors.ts'
 import { pendingAge, pendingCount } from '../../lease/backlog.ts'
 import { type HeldLease, heldLeases } from '../../lease/leases.ts'

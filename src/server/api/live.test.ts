@@ -2,7 +2,7 @@
 import { createServer, type Server } from 'node:http'
 import { once } from 'node:events'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
-import { createKey, revokeKey } from '../../admin/api-keys.ts'
+import { createKey, revokeKey } from '../../operations/api-keys.ts'
 import { BASE, useApi } from '../../../test/support/api.ts'
 import { openDatabase } from '../../postgres/index.ts'
 import { type Api, createApi } from './api.ts'

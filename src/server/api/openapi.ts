@@ -225,6 +225,12 @@ function schemaOf(schema: z.ZodType, io: 'input' | 'output'): Json {
     target: 'draft-2020-12',
     io,
     unrepresentable: 'any',
+    // In JSON a codec is what it reads: JSON.stringify has no other form for a Date.
+    override({ zodSchema, jsonSchema }) {
+      if (io === 'output' && zodSchema instanceof z.ZodCodec)
+        // What it reads is a schema of zod's, not of its core.
+        Object.assign(jsonSchema, schemaOf(zodSchema.def.in as z.ZodType, 'input'))
+    },
   })
   return rest
 }

@@ -1,6 +1,6 @@
 /** The state of everything at a glance: what waits, what is in flight, who works, and how the database is. */
-import { type Count, sumCounts } from '../../admin/count.ts'
-import { findWrittenAhead } from '../../admin/written-ahead.ts'
+import { type Count, sumCounts } from '../../operations/count.ts'
+import { findWrittenAhead } from '../../operations/written-ahead.ts'
 import { countByStatus, oldestPending } from '../../outbox/admin/counts.ts'
 import type { Database } from '../../postgres/database.ts'
 import { heldSnapshots, type SnapshotHolder } from '../../postgres/snapshots.ts'

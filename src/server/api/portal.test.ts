@@ -1,7 +1,7 @@
 /** The portal: a link is used once, and opens a session that sees and changes one tenant, for an hour. */
 import { describe, expect, it } from 'vitest'
-import { createKey, revokeKey } from '../../admin/api-keys.ts'
-import { createPortalLink, findSession, type NewPortalLink } from '../../admin/api-sessions.ts'
+import { createKey, revokeKey } from '../../operations/api-keys.ts'
+import { createPortalLink, findSession, type NewPortalLink } from '../../operations/api-sessions.ts'
 import { sampleBody, samplePath } from '../../../test/support/api-samples.ts'
 import { OTHER_TENANT, type Received, type Sent, TENANT, useApi } from '../../../test/support/api.ts'
 import {

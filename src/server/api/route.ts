@@ -1,10 +1,11 @@
 /** One route of the API: what it takes, what it answers, who may call it. The schemas validate, and make the OpenAPI document. */
 import { z } from 'zod'
-import type { KeyRole } from '../../admin/api-keys.ts'
+import type { KeyRole } from '../../operations/roles.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { RoleKind } from '../../postgres/permissions.ts'
 import type { ApiContext } from './api.ts'
 import type { FieldProblem } from '../../errors.ts'
+import { fromText, problemsIn, shorten } from '../../operations/input.ts'
 import { RequestProblem } from './problem.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
@@ -140,7 +141,7 @@ export function route<
     ): z.output<Schema> => {
       const parsed = schema.safeParse(value)
       if (parsed.success) return parsed.data
-      problems.push(...problemsIn(parsed.error, where, value))
+      problems.push(...requestProblems(parsed.error, where, value))
       // What follows is not reached: all problems are reported together.
       return undefined as z.output<Schema>
     }
@@ -148,7 +149,7 @@ export function route<
       // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- without a schema there is nothing to give
       params: parse((params ?? NOTHING) as Params, 'path', given.params),
       // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
-      query: parse((query ?? NOTHING) as Query, 'query', given.query),
+      query: parse((query ?? NOTHING) as Query, 'query', readQuery(query, given.query)),
       // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
       body: parse((body ?? NO_BODY) as Body, 'body', given.body),
     }
@@ -177,18 +178,25 @@ interface Input<Params extends Shape, Query extends Shape, Body extends z.ZodTyp
   readonly body: z.output<Body>
 }
 
-const MAX_PROBLEMS = 20
+function requestProblems(error: z.ZodError, where: string, value: unknown): FieldProblem[] {
+  return problemsIn(error, value).map(({ path, is, rule }) => ({
+    field: fieldAt([where, ...path]),
+    detail: is === undefined ? rule : `is ${is}; ${rule}`,
+  }))
+}
 
-function problemsIn(error: z.ZodError, where: string, value: unknown): FieldProblem[] {
-  const problems = error.issues.flatMap((issue) => {
-    const path = [where, ...issue.path.map(String)]
-    if (issue.code === 'unrecognized_keys')
-      return issue.keys.map((key) => ({ field: fieldAt([...path, key]), detail: 'there is no such field' }))
-    const given = valueAt(value, issue.path)
-    const shown = given === undefined ? 'missing' : shorten(JSON.stringify(given))
-    return [{ field: fieldAt(path), detail: `is ${shown}; ${issue.message}` }]
-  })
-  return problems.slice(0, MAX_PROBLEMS)
+/** The parameters of a query are texts. One that is repeated has several, and is read by its schema. */
+function readQuery(schema: Shape | undefined, given: unknown): unknown {
+  if (schema === undefined || typeof given !== 'object' || given === null) return given
+  return Object.fromEntries(
+    Object.entries(given).map(([name, value]: [string, unknown]) => {
+      const declared: unknown = Object.hasOwn(schema.shape, name) ? schema.shape[name] : undefined
+      return [
+        name,
+        typeof value === 'string' && declared instanceof z.ZodType ? fromText(declared, value) : value,
+      ]
+    }),
+  )
 }
 
 /** A client may name a field as it likes. */
@@ -213,16 +221,4 @@ export function locateField({ params, query, body }: Route, field: string): stri
 
 function hasField(schema: unknown, name: string): boolean {
   return schema instanceof z.ZodObject && Object.hasOwn(schema.shape, name)
-}
-
-function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
-  return path.reduce<unknown>(
-    (at, key) =>
-      typeof at === 'object' && at !== null && Object.hasOwn(at, key) ? Reflect.get(at, key) : undefined,
-    value,
-  )
-}
-
-function shorten(text: string): string {
-  return text.length <= 100 ? text : `${text.slice(0, 100)}…`
 }

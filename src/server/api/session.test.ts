@@ -1,8 +1,8 @@
 /** The session of the dashboard: a cookie that a key opens, and that ends with it. */
 import { expect, it } from 'vitest'
-import { createKey, revokeKey } from '../../admin/api-keys.ts'
+import { createKey, revokeKey } from '../../operations/api-keys.ts'
 import { type Sent, useApi } from '../../../test/support/api.ts'
-import { openSession } from '../../admin/api-sessions.ts'
+import { openSession } from '../../operations/api-sessions.ts'
 import { SESSION_COOKIE, SESSION_SECONDS } from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
 import { findActingRoles } from './acting.ts'

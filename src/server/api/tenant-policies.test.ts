@@ -1,9 +1,9 @@
 /** Without the policies of the database a tenant would see the rows of all, so that its requests are refused. */
 import { afterAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { systemClock } from '../../clock.ts'
-import { requestBulkChange } from '../../admin/bulk-change.ts'
-import { showChange } from '../../admin/changes.ts'
-import { createPortalLink } from '../../admin/api-sessions.ts'
+import { requestBulkChange } from '../../operations/bulk-change.ts'
+import { showChange } from '../../operations/changes.ts'
+import { createPortalLink } from '../../operations/api-sessions.ts'
 import { OTHER_TENANT, TENANT, useApi } from '../../../test/support/api.ts'
 import { makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../../test/support/webhook-rows.ts'

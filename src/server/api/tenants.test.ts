@@ -1,7 +1,7 @@
 /** A key of a tenant: what it sees and changes is decided by the database, whatever a statement lacks. */
 import type { Client } from 'pg'
 import { beforeAll, describe, expect, it } from 'vitest'
-import { requestBulkChange, resumeBulkChange } from '../../admin/bulk-change.ts'
+import { requestBulkChange, resumeBulkChange } from '../../operations/bulk-change.ts'
 import { OTHER_TENANT, TENANT, useApi } from '../../../test/support/api.ts'
 import { openSession } from '../../../test/support/database.ts'
 import { makeEndpoint } from '../../../test/support/webhook-endpoints.ts'

@@ -1,6 +1,6 @@
 /** The chunks of a job: pages of them in the order of the plan, and their locks while an operator changes the job. */
-import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, readOnly } from '../../admin/browse.ts'
-import { checkPageSize, checkTexts } from '../../admin/request-checks.ts'
+import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, readOnly } from '../../operations/browse.ts'
+import { checkPageSize, checkTexts } from '../../operations/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { type PositionalParameters, positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

@@ -1,6 +1,6 @@
 /** How many jobs and chunks there are of each kind. Asked often, so along the indexes, or by PostgreSQL's statistics. */
-import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { type Count, countRemaining, countUpTo } from '../../admin/count.ts'
+import { type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { type Count, countRemaining, countUpTo } from '../../operations/count.ts'
 import type { Database } from '../../postgres/database.ts'
 import { OPEN, tablesOf } from './tables.ts'
 

@@ -1,14 +1,20 @@
 /** Why a job, or a chunk of it, is not running: besides what every lease table has, a job waits for its chunks. */
-import { explainOne, type ExplainOptions, type FoundRow } from '../../admin/explain/explain.ts'
-import { at, type Explanation, reason, type Reason, type ReasonCode } from '../../admin/explain/reasons.ts'
+import { explainOne, type ExplainOptions, type FoundRow } from '../../operations/explain/explain.ts'
+import {
+  at,
+  type Explanation,
+  reason,
+  type Reason,
+  type ReasonCode,
+} from '../../operations/explain/reasons.ts'
 import {
   commandLine,
   type RowAddress,
   rowCommands,
   schemaFlag,
   updateSql,
-} from '../../admin/shown-commands.ts'
-import { checkTexts } from '../../admin/request-checks.ts'
+} from '../../operations/shown-commands.ts'
+import { checkTexts } from '../../operations/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { counted } from '../../figures.ts'
 import { rowId } from '../../lease/lease.ts'

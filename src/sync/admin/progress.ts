@@ -1,7 +1,7 @@
 /** How far a job is, how fast it proceeds, who works on what, and what has failed. */
-import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { checkDuration, checkPageSize } from '../../admin/request-checks.ts'
-import { DAY_MS } from '../../admin/retention.ts'
+import { type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { checkDuration, checkPageSize } from '../../operations/request-checks.ts'
+import { DAY_MS } from '../../operations/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import { stringifiable } from '../../stringifiable.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

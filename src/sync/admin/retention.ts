@@ -10,7 +10,7 @@ import {
   type RetentionCall,
   type RetentionRun,
   startRetention,
-} from '../../admin/retention.ts'
+} from '../../operations/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Statement } from '../../postgres/queryable.ts'
 import { tablesOf } from './tables.ts'

@@ -1,5 +1,5 @@
 /** The tables of sync, and the state of their rows, as statements name them. */
-import { checkNames } from '../../admin/request-checks.ts'
+import { checkNames } from '../../operations/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { SYNC_STATES, type SyncState } from '../transitions.ts'
 

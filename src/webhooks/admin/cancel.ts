@@ -12,7 +12,7 @@ import {
   resumeBulkChange,
   type ResumeOptions,
   runBulkChange,
-} from '../../admin/bulk-change.ts'
+} from '../../operations/bulk-change.ts'
 import type { Database } from '../../postgres/database.ts'
 import { DELIVERY_STATUSES } from '../transitions.ts'
 import { findNamed, whyInFlight } from './browse.ts'

@@ -1,6 +1,6 @@
 /** How many deliveries are in each state, and how long the oldest has waited. Asked often, so never by a scan of the table. */
-import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { type Count, countRemaining, countUpTo, sumCounts } from '../../admin/count.ts'
+import { type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { type Count, countRemaining, countUpTo, sumCounts } from '../../operations/count.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

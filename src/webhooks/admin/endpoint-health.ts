@@ -1,5 +1,5 @@
 /** How the attempts at an endpoint went in the last 24 hours, hour by hour. */
-import { ALONG_INDEX, type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { ALONG_INDEX, type BrowseOptions, readOnly } from '../../operations/browse.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -116,7 +116,7 @@ async function attemptsIn(
 -- An attempt is recorded in the delivery, which may have been written long before.
 newest as materialized (
   select d.* from unnest($2::uuid[]) as among (value) cross join lateral (
-    -- As in lists of endpoints (src/admin/browse.ts), only the index of endpoints has the rows in this order.
+    -- As in lists of endpoints (src/operations/browse.ts), only the index of endpoints has the rows in this order.
     select endpoint_id, id from ${table}
     where endpoint_id = any (array[among.value]) and bucket = $1::smallint
     order by endpoint_id desc, id desc limit $3::int

@@ -1,6 +1,6 @@
 /** Which endpoints have something waiting or failed, or get nothing at all, and why. */
-import { ALONG_INDEX, type BrowseOptions, readOnly } from '../../admin/browse.ts'
-import { checkPageSize } from '../../admin/request-checks.ts'
+import { ALONG_INDEX, type BrowseOptions, readOnly } from '../../operations/browse.ts'
+import { checkPageSize } from '../../operations/request-checks.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

@@ -8,7 +8,7 @@ import { sendAll, useDispatchers } from '../../../test/support/running-dispatche
 import { settled } from '../../../test/support/running-worker.ts'
 import { codesOf, expectAllStaged, remembering, whenGiven } from '../../../test/support/staged-reasons.ts'
 import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
-import type { Explanation, Reason } from '../../admin/explain/reasons.ts'
+import type { Explanation, Reason } from '../../operations/explain/reasons.ts'
 import { duration } from '../../figures.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { endpoints } from '../endpoints/endpoints.ts'

@@ -1,8 +1,8 @@
 /** Why a delivery is not attempted: besides what every lease table has, its endpoint may be the reason. */
-import { explainOne, type ExplainOptions, type FoundRow } from '../../admin/explain/explain.ts'
-import { at, type Explanation, reason, type Reason, when } from '../../admin/explain/reasons.ts'
-import type { RowFacts } from '../../admin/explain/row.ts'
-import { rowCommands, schemaFlag } from '../../admin/shown-commands.ts'
+import { explainOne, type ExplainOptions, type FoundRow } from '../../operations/explain/explain.ts'
+import { at, type Explanation, reason, type Reason, when } from '../../operations/explain/reasons.ts'
+import type { RowFacts } from '../../operations/explain/row.ts'
+import { rowCommands, schemaFlag } from '../../operations/shown-commands.ts'
 import { messageOf, sentence } from '../../errors.ts'
 import { counted, duration, grouped } from '../../figures.ts'
 import { ownBuckets } from '../../lease/backlog.ts'

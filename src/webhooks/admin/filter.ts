@@ -1,6 +1,19 @@
 /** What an operator chooses deliveries by. This file alone turns it into SQL, for listing, replaying and cancelling alike. */
-import { checkCommonFilter, type CommonFilter, commonSql, idsSql, statusSql } from '../../admin/filter-sql.ts'
-import { checkMoments, checkNames, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
+import {
+  checkCommonFilter,
+  type CommonFilter,
+  commonSql,
+  idsSql,
+  statusSql,
+} from '../../operations/filter-sql.ts'
+import {
+  checkMoments,
+  checkNames,
+  checkTexts,
+  invalid,
+  isRowId,
+  isUuid,
+} from '../../operations/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../transitions.ts'

@@ -8,7 +8,7 @@
  *
  * Any number of processes may do this at once: each statement is short, and skips what somebody else has locked.
  */
-import { bucketsOf, inBatches, type RetentionRun } from '../../admin/retention.ts'
+import { bucketsOf, inBatches, type RetentionRun } from '../../operations/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

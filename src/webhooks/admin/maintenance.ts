@@ -3,7 +3,7 @@
  * its window is over, deliveries that cannot be attempted fail, and finished deliveries are deleted. Any number of
  * processes may do this at once.
  */
-import { DAY_MS, type RetentionCall, type RetentionRun, startRetention } from '../../admin/retention.ts'
+import { DAY_MS, type RetentionCall, type RetentionRun, startRetention } from '../../operations/retention.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'

@@ -7,7 +7,7 @@ import {
   type RetentionCall,
   retentionCursor,
   startRetention,
-} from '../../admin/retention.ts'
+} from '../../operations/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import { deliveriesOf } from './filter.ts'
 

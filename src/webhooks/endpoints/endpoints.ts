@@ -1,5 +1,5 @@
 /** Creating, changing, listing and deleting the endpoints that webhooks are delivered to. */
-import { audit } from '../../admin/audit.ts'
+import { audit } from '../../operations/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { counted } from '../../figures.ts'
 import type { Database } from '../../postgres/database.ts'

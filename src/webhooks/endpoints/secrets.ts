@@ -1,5 +1,5 @@
 /** The secrets and headers of endpoints: encrypting them for storage, and re-encrypting them under a new key. */
-import { audit } from '../../admin/audit.ts'
+import { audit } from '../../operations/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'

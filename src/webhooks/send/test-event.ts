@@ -1,6 +1,6 @@
 /** A test event: a delivery to one endpoint, whatever it subscribes to, so that its owner sees whether deliveries arrive. */
-import { audit } from '../../admin/audit.ts'
-import { isUuid, invalid } from '../../admin/request-checks.ts'
+import { audit } from '../../operations/audit.ts'
+import { isUuid, invalid } from '../../operations/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
 import type { Database } from '../../postgres/database.ts'

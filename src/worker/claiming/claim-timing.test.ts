@@ -32,11 +32,26 @@ it.each([
   },
 )
 
-it('a wake-up ends the pause after a claim that found few rows', () => {
+it('a wake-up does not shorten the pause after a claim that found few rows, and ends the wait for a poll', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 100, { found: 5, more: false, drained: true })
   timing.wake(101)
-  expect(timing.mayClaim(101)).toBe(true)
+  expect([timing.mayClaim(109), timing.mayClaim(110)]).toEqual([false, true])
+  claim(timing, 110)
+  timing.wake(111)
+  expect(timing.mayClaim(111)).toBe(true)
+})
+
+it('says when a second claim would find other rows than the one that is on its way', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 100, { found: 5, more: true, drained: false })
+  timing.claimSent(101)
+  timing.claimSent(101)
+  timing.claimReturned()
+  expect([timing.isClaiming, timing.sawMore]).toEqual([true, true])
+  timing.claimReturned()
+  timing.scanned({ found: 5, more: false, drained: true }, 102, POLL)
+  expect([timing.isClaiming, timing.sawMore]).toEqual([false, false])
 })
 
 it('knows whether a claim is on its way', () => {

@@ -32,8 +32,13 @@ const DATABASE_BACKOFF = { firstMs: 100, longestMs: 5_000 }
 /** When to claim: at once while there are more rows, after a poll when there were none, later when nothing answers. */
 export class ClaimTiming {
   readonly #random: () => number
-  #isClaiming = false
+  /** How many claims are on their way. */
+  #claims = 0
+  /** The last claim that was answered did not find all rows. */
+  #sawMore = false
   #claimAt = 0
+  /** The end of the pause after the last claim, if that found few rows. Wake-ups do not shorten it. */
+  #pausedUntil = 0
   #claimsAfterWake: number[] = []
   /** In ascending order. */
   #expected: number[] = []
@@ -66,14 +71,19 @@ export class ClaimTiming {
     return next > now ? next : Number.POSITIVE_INFINITY
   }
 
+  /** There were more rows than the last claim had room for: while one claim is on its way, a second one finds others. */
+  get sawMore(): boolean {
+    return this.#sawMore
+  }
+
   /** A claim was sent and is not answered yet. */
   get isClaiming(): boolean {
-    return this.#isClaiming
+    return this.#claims > 0
   }
 
   /** A claim is sent. True when a row has become due that was expected to. */
   claimSent(now: number): boolean {
-    this.#isClaiming = true
+    this.#claims += 1
     const later = this.#expected.findIndex((at) => at > now)
     const passed = later === -1 ? this.#expected.length : later
     this.#expected.splice(0, passed)
@@ -90,7 +100,7 @@ export class ClaimTiming {
   }
 
   claimReturned(): void {
-    this.#isClaiming = false
+    this.#claims -= 1
   }
 
   /**
@@ -104,8 +114,9 @@ export class ClaimTiming {
     poll: { readonly ms: number; readonly woken: boolean },
   ): void {
     const pollMs = poll.ms * (poll.woken ? POLL_FACTOR_WHEN_WOKEN : 1) * (1 + this.#random() / 2)
-    if (more) this.#claimAt = 0
-    else if (found > 0) this.#claimAt = now + Math.min(MAX_PAUSE_MS, found * PAUSE_PER_ROW_MS)
+    this.#sawMore = more
+    this.#pausedUntil = more ? 0 : now + Math.min(MAX_PAUSE_MS, found * PAUSE_PER_ROW_MS)
+    if (more || found > 0) this.#claimAt = this.#pausedUntil
     else this.#claimAt = drained ? now + (this.#claimsAfterWake.shift() ?? pollMs) : 0
   }
 
@@ -132,7 +143,7 @@ export class ClaimTiming {
     if (workers <= CLAIM_AT_ONCE || this.#random() * workers < CLAIM_AT_ONCE) {
       const others = workers - CLAIM_AT_ONCE
       this.#claimsAfterWake = others < ENOUGH_OTHERS ? [...CLAIMS_AFTER_WAKE_MS] : []
-      this.#claimAt = 0
+      this.#claimAt = this.#pausedUntil
       return true
     }
     const withinMs = workers * FOLLOW_MS
@@ -150,6 +161,7 @@ export class ClaimTiming {
     this.#failures += 1
     this.#claimAt = 0
     this.#wasAway ||= away
+    this.#sawMore = false
     const retryInMs = pauseAfter(this.#failures, DATABASE_BACKOFF, this.#random)
     this.#retryAt = now + retryInMs
     return retryInMs

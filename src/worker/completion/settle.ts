@@ -58,6 +58,13 @@ export class Settler<Row extends object> {
   /** Carries out what the answer of the database means for each row of the batch. */
   async answered(batch: FinishedBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
     const { inFlight } = this.#options
+    // Most batches: nothing is to be found out about single rows.
+    if (answer.ended.length === batch.rows.length) {
+      for (const row of batch.rows) inFlight.drop(row)
+      this.#expectRetries(batch)
+      this.#tellSettled(batch.outcome, batch.rows, sentAt)
+      return
+    }
     const fates = fatesIn(answer)
     const { unanswered } = answer
     this.#tellRefused('settle', answer.refused)

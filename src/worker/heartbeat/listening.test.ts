@@ -92,13 +92,15 @@ it('RULE-020-052: a process whose listening session alone is lost is not taken f
   })
   const { id } = runtime
   await listening
+  // The process of another test may have been killed by a busy machine before it could say that it stops.
+  const ours = (each: { readonly id: string }): boolean => each.id === id
   const died: unknown[] = []
   /** Another process checks for dead ones all the time. */
   async function until(sessionVisible: boolean): Promise<void> {
     for (;;) {
       const request = { self: 'another', graceMs: 60_000, declare: true, spared: [], evicted: [] }
-      died.push(...(await findDeadWorkers(db, 'leasehold', request)).died)
-      const worker = (await listWorkers(db, 'leasehold')).find((each) => each.id === id)
+      died.push(...(await findDeadWorkers(db, 'leasehold', request)).died.filter(ours))
+      const worker = (await listWorkers(db, 'leasehold')).find(ours)
       if (worker?.sessionVisible === sessionVisible) return
     }
   }
@@ -108,7 +110,7 @@ it('RULE-020-052: a process whose listening session alone is lost is not taken f
   await until(false)
   const request = { self: 'another', graceMs: 0, declare: true, spared: [], evicted: [] }
   const { died: later, missing } = await findDeadWorkers(db, 'leasehold', request)
-  expect([died, later, missing]).toEqual([[], [], []])
+  expect([died, later.filter(ours), missing.includes(id)]).toEqual([[], [], false])
   await roundOf(events)
   await proxy.accept()
   await until(true)

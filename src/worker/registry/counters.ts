@@ -17,24 +17,30 @@ export interface Counters {
   readonly tables: Readonly<Record<string, TableCounters>>
 }
 
-export interface TableCounters {
+/** What is counted for each table. */
+const NO_SUMS = {
   /** Claims that found rows. */
-  readonly claims: number
+  claims: 0,
   /** Rows claimed. */
-  readonly claimed: number
+  claimed: 0,
   /** Rows settled as done, or with another outcome that is progress: a transition of a reconciler, say. */
-  readonly done: number
+  done: 0,
   /** Rows settled as retry. */
-  readonly retried: number
+  retried: 0,
   /** Rows that are dead: settled so, reaped at their last attempt, or given up by maintenance. */
-  readonly dead: number
+  dead: 0,
   /** Rows whose handler threw or reported a failure. */
-  readonly failed: number
-  readonly fencedOff: number
+  failed: 0,
+  fencedOff: 0,
   /** Rows that this process took back from expired leases and dead processes. */
-  readonly recovered: number
+  recovered: 0,
   /** Leases renewed, counted at each renewal. */
-  readonly renewed: number
+  renewed: 0,
+}
+
+type Sums = typeof NO_SUMS
+
+export interface TableCounters extends Readonly<Sums> {
   /** Rows settled with outcomes other than done, retry and dead: the transitions of a reconciler, say. */
   readonly outcomes: Readonly<Record<string, number>>
   /** Rows that are done, by the time since they were written: those up to each of `LATENCY_BOUNDS_MS`, and those above. */
@@ -58,16 +64,7 @@ const NOT_DONE: ReadonlySet<string> = new Set(['open', 'skipped', 'postponed', '
 const MAX_OUTCOMES = 50
 const MAX_ERROR_LENGTH = 300
 
-interface Counting {
-  claims: number
-  claimed: number
-  done: number
-  retried: number
-  dead: number
-  failed: number
-  fencedOff: number
-  recovered: number
-  renewed: number
+interface Counting extends Sums {
   readonly outcomes: Map<string, number>
   readonly latency: number[]
   lastError: { readonly at: number; readonly error: unknown } | undefined
@@ -157,20 +154,7 @@ export class ProcessCounters {
   #of(table: string): Counting {
     const known = this.#byTable.get(table)
     if (known !== undefined) return known
-    const counting: Counting = {
-      claims: 0,
-      claimed: 0,
-      done: 0,
-      retried: 0,
-      dead: 0,
-      failed: 0,
-      fencedOff: 0,
-      recovered: 0,
-      renewed: 0,
-      outcomes: new Map(),
-      latency: [],
-      lastError: undefined,
-    }
+    const counting: Counting = { ...NO_SUMS, outcomes: new Map(), latency: [], lastError: undefined }
     this.#byTable.set(table, counting)
     return counting
   }
@@ -211,19 +195,7 @@ function errorText(error: unknown): string {
   return text.toWellFormed().replaceAll('\0', '\uFFFD')
 }
 
-const NO_TABLE_COUNTERS: TableCounters = {
-  claims: 0,
-  claimed: 0,
-  done: 0,
-  retried: 0,
-  dead: 0,
-  failed: 0,
-  fencedOff: 0,
-  recovered: 0,
-  renewed: 0,
-  outcomes: {},
-  latency: [],
-}
+const NO_TABLE_COUNTERS: TableCounters = { ...NO_SUMS, outcomes: {}, latency: [] }
 
 /** The sums of several processes, and the newest of their errors. */
 export function sumCounters(all: readonly TableCounters[]): TableCounters {
@@ -245,16 +217,11 @@ function combined(
   const lastError = [a.lastError, b.lastError]
     .filter((each) => each !== undefined)
     .toSorted((one, other) => (one.at < other.at ? 1 : -1))[0]
+  const sums = { ...NO_SUMS }
+  // The keys of an object literal.
+  for (const name of Object.keys(sums) as (keyof Sums)[]) sums[name] = combine(a[name], b[name])
   return {
-    claims: combine(a.claims, b.claims),
-    claimed: combine(a.claimed, b.claimed),
-    done: combine(a.done, b.done),
-    retried: combine(a.retried, b.retried),
-    dead: combine(a.dead, b.dead),
-    failed: combine(a.failed, b.failed),
-    fencedOff: combine(a.fencedOff, b.fencedOff),
-    recovered: combine(a.recovered, b.recovered),
-    renewed: combine(a.renewed, b.renewed),
+    ...sums,
     outcomes: Object.fromEntries(
       [...outcomes].map((name) => [name, combine(a.outcomes[name] ?? 0, b.outcomes[name] ?? 0)]),
     ),

@@ -3,13 +3,11 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTes
 import { openSession, useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../../postgres/database.ts'
-import { Listener } from '../../postgres/listener.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 
 useQuietProcess()
 const database = useDatabase()
 let db: Database
-let listener: Listener
 let heard: string[]
 const emitter = new EventEmitter()
 const POLL = { timeout: 60_000, interval: 5 }
@@ -24,22 +22,15 @@ afterAll(async () => {
 
 beforeEach(async () => {
   heard = []
-  listener = new Listener({
-    url: database.url,
-    channels: ['leasehold_wake', 'leasehold_settings', 'end'],
-    onNotification: (channel, payload) => {
-      if (channel === 'end') emitter.emit('end')
-      else heard.push(`${channel}:${payload}`)
-    },
-    onEvent: ({ type }) => emitter.emit(type),
+  const session = await openSession(database.url)
+  session.on('notification', ({ channel, payload = '' }) => {
+    if (channel === 'end') emitter.emit('end')
+    else heard.push(`${channel}:${payload}`)
   })
-  const listening = once(emitter, 'listening')
-  listener.start()
-  await listening
+  await session.query('listen leasehold_wake; listen leasehold_settings; listen "end"')
 })
 
 afterEach(async () => {
-  await listener.stop()
   await db.query({ text: 'truncate leasehold.settings' })
 })
 

@@ -17,27 +17,11 @@ export async function readSettings(
   schema: string,
   name: string,
 ): Promise<Partial<WorkerSettings> | undefined> {
-  return (await readStoredSettings(db, schema, name))?.value
-}
-
-export interface StoredSettings {
-  readonly value: Partial<WorkerSettings>
-  readonly changedAt: Date
-  readonly changedBy: string
-}
-
-/** The same, with who changed it last, and when. */
-export async function readStoredSettings(
-  db: Queryable,
-  schema: string,
-  name: string,
-): Promise<StoredSettings | undefined> {
-  const { rows } = await db.query<StoredSettings>({
-    text: `select value, changed_at as "changedAt", changed_by as "changedBy"
-from ${quoteQualified(schema, 'settings')} where name = $1`,
+  const { rows } = await db.query<{ readonly value: Partial<WorkerSettings> }>({
+    text: `select value from ${quoteQualified(schema, 'settings')} where name = $1`,
     values: [name],
   })
-  return rows[0]
+  return rows[0]?.value
 }
 
 export interface StoredSettings {

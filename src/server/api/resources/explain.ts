@@ -1,7 +1,7 @@
 /** Why a row is not running, for events, deliveries, jobs, chunks and rows of the user's own lease tables. */
 import { z } from 'zod'
-import { explainRow, workedBy } from '../../../admin/explain/explain.ts'
-import { REASON_CODES, ROW_STATES } from '../../../admin/explain/reasons.ts'
+import { explainRow, workedBy } from '../../../operations/explain/explain.ts'
+import { REASON_CODES, ROW_STATES } from '../../../operations/explain/reasons.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { tableName } from '../../../lease/table.ts'
 import { explainEvent } from '../../../outbox/admin/explain.ts'
@@ -9,7 +9,8 @@ import { explainChunk, explainJob } from '../../../sync/admin/explain.ts'
 import { explainDelivery } from '../../../webhooks/admin/explain.ts'
 import { listWorkers } from '../../../worker/index.ts'
 import { type Route, route } from '../route.ts'
-import { digits, rowId, text, time } from '../schemas.ts'
+import { digits, text } from '../../../operations/fields.ts'
+import { rowId, time } from '../schemas.ts'
 
 const explanation = z.object({
   table: z.string(),

@@ -5,7 +5,8 @@ import { listReconcilers } from '../../../reconcile/registered.ts'
 import { listLeases, ownTables, readTables } from '../leases.ts'
 import { RequestProblem } from '../problem.ts'
 import { route } from '../route.ts'
-import { digits, optionalTime, paging, text, time } from '../schemas.ts'
+import { digits, paging, text } from '../../../operations/fields.ts'
+import { optionalTime, time } from '../schemas.ts'
 
 const lease = z.object({
   table: z.string().describe('With its schema.'),
@@ -122,7 +123,7 @@ export const LEASES = [
         .array(z.object({ table: z.string(), problem: z.string() }))
         .describe('Tables that could not be read, and why.'),
     }),
-    async run({ db, schema, context, query: { limit = 50, owner, table: wanted } }) {
+    async run({ db, schema, context, query: { limit, owner, table: wanted } }) {
       const all = [...ownTables(schema), ...context.tables]
       const tables = all.filter((each) => wanted === undefined || tableName(each) === wanted)
       if (tables.length === 0)

@@ -1,35 +1,26 @@
-/** Events of the outbox: read, written, replayed, retried, given up; and the keys that are held up. */
+/** Events of the outbox: read, written, replayed, retried, given up. */
 import { z } from 'zod'
 import { LeaseholdError } from '../../../errors.ts'
 import { listEvents, showEvent } from '../../../outbox/admin/browse.ts'
 import { giveUp } from '../../../outbox/admin/give-up.ts'
-import { keysHeldUp } from '../../../outbox/admin/held-up-keys.ts'
 import { replay } from '../../../outbox/admin/replay.ts'
 import { retryNow } from '../../../outbox/admin/retry-now.ts'
-import { unblock } from '../../../outbox/admin/unblock.ts'
 import { createOutbox } from '../../../outbox/enqueue/enqueue.ts'
 import { HISTORY_OUTCOMES } from '../../../outbox/history.ts'
 import { STATUSES } from '../../../outbox/transitions.ts'
 import { changeRoutes } from '../change-routes.ts'
 import { route } from '../route.ts'
 import {
-  digits,
-  fromCursor,
   MAX_SCANNED,
+  digits,
   moment,
-  oneChanged,
-  optionalTime,
   pageOf,
   paging,
-  reason,
-  rowId,
-  several,
   text,
-  time,
   toCursor,
   uuid,
-  withReason,
-} from '../schemas.ts'
+} from '../../../operations/fields.ts'
+import { oneChanged, optionalTime, rowId, several, time, withReason } from '../schemas.ts'
 
 const event = z.object({
   id: digits,
@@ -102,17 +93,6 @@ const conditions = {
   to: moment.optional().describe('Written before this time.'),
 } as const
 
-const heldUpKey = z.object({
-  orderingKey: z.string(),
-  state: z.enum(['parked', 'blocked']),
-  id: digits,
-  type: z.string(),
-  attempts: z.int(),
-  lastError: z.string().nullable(),
-  availableAt: optionalTime,
-  waiting: z.int().describe('How many events wait for it, counted up to 1,000.'),
-})
-
 const tag = 'outbox'
 
 /** What one event in the path was changed by; the answer is the event as it is now. */
@@ -158,7 +138,7 @@ export const OUTBOX = [
     }),
     answer: pageOf(event),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
+      const page = { schema, limit, before: cursor, maxScanned: MAX_SCANNED }
       const { events, next } = await listEvents(db, { ...filter, ids: id }, page)
       return { items: events, next: toCursor(next) }
     },
@@ -211,47 +191,5 @@ export const OUTBOX = [
     forTenants: false,
     actions: { replay: 'outbox.replay', retry: 'outbox.retry', 'give-up': 'outbox.giveUp' },
     filter: z.strictObject({ ...conditions, status: z.array(z.enum(STATUSES)).min(1).optional() }),
-  }),
-  route({
-    method: 'GET',
-    path: '/outbox/keys',
-    summary: 'List the ordering keys that an event holds up',
-    tag,
-    role: 'read',
-    query: z.strictObject({ limit: paging.limit }),
-    answer: z.object({
-      items: z.array(heldUpKey),
-      more: z.boolean(),
-      partial: z.boolean().describe('There are so many keys that not all were examined.'),
-    }),
-    async run({ db, schema, query: { limit } }) {
-      const { keys, more, partial } = await keysHeldUp(db, { schema, limit })
-      return { items: keys, more, partial }
-    },
-  }),
-  route({
-    method: 'POST',
-    path: '/outbox/keys/unblock',
-    summary: 'Let an ordering key go on that an event holds up',
-    tag,
-    role: 'operate',
-    body: z.strictObject({
-      orderingKey: text,
-      replay: z
-        .boolean()
-        .optional()
-        .describe('Publish the event that holds it up, first. Default: go on without it.'),
-      reason,
-    }),
-    answer: z.object({ parked: z.int(), failing: z.int() }),
-    async run({ db, schema, body, caller: { principal } }) {
-      const unblocked = await unblock(db, { ...body, schema, principal })
-      if (unblocked.parked + unblocked.failing > 0) return unblocked
-      throw new LeaseholdError(
-        'STATE_CONFLICT',
-        `Nothing holds up the key ${JSON.stringify(body.orderingKey)}, so that nothing was changed.`,
-        { field: 'body.orderingKey', remedy: 'GET /outbox/keys lists those that are held up.' },
-      )
-    },
   }),
 ]

@@ -2,7 +2,8 @@
 import { z } from 'zod'
 import { readOverview } from '../overview.ts'
 import { route } from '../route.ts'
-import { count, digits, moment, optionalTime, time } from '../schemas.ts'
+import { digits, moment } from '../../../operations/fields.ts'
+import { count, optionalTime, time } from '../schemas.ts'
 
 const oldestPendingMs = z
   .int()

@@ -1,16 +1,17 @@
 /** The portal, in which a customer sees the endpoints and deliveries of one tenant. */
 import { z } from 'zod'
-import { mayDo } from '../../../admin/api-keys.ts'
+import { mayDo } from '../../../operations/roles.ts'
 import {
   createPortalLink,
   MAX_LINK_SECONDS,
   MIN_LINK_SECONDS,
   type NewPortalLink,
   PORTAL_ROLES,
-} from '../../../admin/api-sessions.ts'
+} from '../../../operations/api-sessions.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { type IdentifiedCaller, route } from '../route.ts'
-import { text, time } from '../schemas.ts'
+import { text } from '../../../operations/fields.ts'
+import { time } from '../schemas.ts'
 
 const SHOWN_ONCE = 'It is shown once, and not when the request is repeated.'
 

@@ -1,7 +1,13 @@
 /** Sessions: a key opens one of the dashboard, in a cookie that no page can read; a link opens one of the portal. */
 import { z } from 'zod'
-import { findKey, isKeyText, KEY_ROLES, recordUse } from '../../../admin/api-keys.ts'
-import { isLinkToken, openSession, type OpenedSession, usePortalLink } from '../../../admin/api-sessions.ts'
+import { findKey, isKeyText, recordUse } from '../../../operations/api-keys.ts'
+import { KEY_ROLES } from '../../../operations/roles.ts'
+import {
+  isLinkToken,
+  openSession,
+  type OpenedSession,
+  usePortalLink,
+} from '../../../operations/api-sessions.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import type { Database } from '../../../postgres/database.ts'
 import { callerOfSession, endSessions, SESSION_SECONDS, sessionCookie, sessionTokenIn } from '../authorize.ts'

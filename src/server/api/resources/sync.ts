@@ -10,21 +10,8 @@ import { createSync } from '../../../sync/sync.ts'
 import { SYNC_STATES } from '../../../sync/transitions.ts'
 import { changeRoutes } from '../change-routes.ts'
 import { route } from '../route.ts'
-import {
-  digits,
-  fromCursor,
-  MAX_SCANNED,
-  moment,
-  oneChanged,
-  optionalTime,
-  pageOf,
-  paging,
-  several,
-  text,
-  time,
-  toCursor,
-  withReason,
-} from '../schemas.ts'
+import { MAX_SCANNED, digits, moment, pageOf, paging, text, toCursor } from '../../../operations/fields.ts'
+import { oneChanged, optionalTime, several, time, withReason } from '../schemas.ts'
 
 const tag = 'sync'
 
@@ -151,7 +138,7 @@ export const SYNC = [
     }),
     answer: pageOf(job.extend({ chunks: chunkCounts })),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
+      const page = { schema, limit, before: cursor, maxScanned: MAX_SCANNED }
       const { jobs, next } = await listJobs(db, { ...filter, ids: id }, page)
       return { items: jobs, next: toCursor(next) }
     },
@@ -204,7 +191,7 @@ export const SYNC = [
     query: z.strictObject({ ...paging, states: several(state).optional() }),
     answer: pageOf(chunk),
     async run({ db, schema, params, query: { limit, cursor, states } }) {
-      const options = { schema, limit, states, after: fromCursor(cursor) }
+      const options = { schema, limit, states, after: cursor }
       const { chunks, next } = await listChunks(db, params.id, options)
       return { items: chunks, next: toCursor(next) }
     },

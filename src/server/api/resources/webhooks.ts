@@ -14,24 +14,18 @@ import { changeRoutes } from '../change-routes.ts'
 import { RequestProblem } from '../problem.ts'
 import { type Call, route } from '../route.ts'
 import {
-  digits,
-  flag,
-  fromCursor,
   MAX_SCANNED,
+  digits,
+  limitOf,
   moment,
-  oneChanged,
-  optionalTime,
   pageOf,
   paging,
   reason,
-  rowId,
-  several,
   text,
-  time,
   toCursor,
   uuid,
-  withReason,
-} from '../schemas.ts'
+} from '../../../operations/fields.ts'
+import { flag, oneChanged, optionalTime, rowId, several, time, withReason } from '../schemas.ts'
 
 const tag = 'webhooks'
 const shared = { tag, forTenants: true } as const
@@ -257,7 +251,7 @@ const ENDPOINTS = [
 ]
 
 function endpointCursor(cursor: string | undefined): string | undefined {
-  const after = fromCursor(cursor)
+  const after = cursor
   if (after === undefined || uuid.safeParse(after).success) return after
   throw new RequestProblem([
     { field: 'query.cursor', detail: 'is a cursor of another list; give `next` of the page before' },
@@ -444,7 +438,7 @@ export const WEBHOOKS = [
     path: '/webhooks/health',
     summary:
       'List the endpoints that get nothing, or have deliveries that wait or have failed, the worst first',
-    query: z.strictObject({ limit: paging.limit.describe('Default 20.') }),
+    query: z.strictObject({ limit: limitOf(20) }),
     answer: z.object({ items: z.array(health), more: z.boolean() }),
     async run({ db, schema, query: { limit }, caller }) {
       // Policies see to it that a key sees its tenant only. Naming the tenant leads to its deliveries.
@@ -511,7 +505,7 @@ export const WEBHOOKS = [
     }),
     answer: pageOf(delivery),
     async run({ db, schema, query: { limit, cursor, id, ...filter }, caller }) {
-      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
+      const page = { schema, limit, before: cursor, maxScanned: MAX_SCANNED }
       // Policies see to it that a key sees its tenant only. Naming the tenant leads to its deliveries.
       const tenant = filter.tenant ?? caller.tenant ?? undefined
       const { deliveries, next } = await listDeliveries(db, { ...filter, tenant, ids: id }, page)

@@ -1,6 +1,6 @@
 /** Worker processes, and the settings that workers follow while they run. */
 import { z } from 'zod'
-import { appliedSettings } from '../../../admin/renewals.ts'
+import { appliedSettings } from '../../../operations/renewals.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import type { Database } from '../../../postgres/database.ts'
 import {
@@ -12,7 +12,8 @@ import {
   type WorkerSettings,
 } from '../../../worker/index.ts'
 import { route } from '../route.ts'
-import { optionalTime, text, time } from '../schemas.ts'
+import { text } from '../../../operations/fields.ts'
+import { optionalTime, time } from '../schemas.ts'
 
 const tableCounters = z.object({
   claims: z.int().describe('Claims that found rows.'),

@@ -1,4 +1,5 @@
 /** Bulk changes as operators see them: what was asked for, how far each is. Their entries in the audit are their state. */
+import { z } from 'zod'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { positionalParameters } from '../postgres/parameters.ts'
@@ -8,41 +9,99 @@ import { audit, WITHOUT_IDS } from './audit.ts'
 import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, type Page, readOnly } from './browse.ts'
 import { readClock } from './bulk-change-sql.ts'
 import { type ChangeRecord, lockChange } from './change-record.ts'
+import { field, moment, pageAnswer, pageOf, paging, uuid } from './fields.ts'
+import { operation, resource } from './operation.ts'
 import { checkPageSize, checkPrincipal, invalid, isRowId, isUuid } from './request-checks.ts'
+import { schemaFlag } from './shown-commands.ts'
 
-/**
- * - `running`: it has not ended. One that a command line ran may have been stopped, or killed; `--resume` continues it.
- * - `failed`: a server that ran it in the background met an error that does not pass by itself.
- */
-export type ChangeState = 'running' | 'finished' | 'cancelled' | 'failed'
+export const CHANGE_STATES = ['running', 'finished', 'cancelled', 'failed'] as const
 
-export interface ChangeSummary {
-  readonly id: string
-  /** As in the audit: `outbox.replay`. */
-  readonly action: string
-  /** Who asked for it. Who has cancelled it is in the audit. */
-  readonly principal: string
-  readonly reason: string
-  readonly filter: Readonly<Record<string, unknown>>
-  /** How many rows were named by their ids; null: they were chosen by the filter alone. */
-  readonly namedIds: number | null
-  readonly rate: number | null
-  readonly limit: number | null
-  readonly state: ChangeState
-  /** Whether a server runs it, or a command line. */
-  readonly isBackground: boolean
-  /** How many rows matched when it began; null: they are not counted yet. */
-  readonly matched: number | null
-  readonly changed: number
-  readonly counts: Readonly<Record<string, number>>
-  readonly startedAt: Date
-  readonly updatedAt: Date
-  readonly finishedAt: Date | null
-  /** Who cancelled it. */
-  readonly cancelledBy: string | null
-  /** Why it has failed. */
-  readonly error: string | null
-}
+export const change = z.object({
+  id: uuid,
+  action: z.string().describe('As in the audit: `outbox.replay`.'),
+  state: z
+    .enum(CHANGE_STATES)
+    .describe('`failed`: a server met an error that does not pass by itself, and does not try again.'),
+  changed: field(z.int(), { outOf: 'matched' }),
+  matched: z.int().nullable().describe('How many rows matched when it began; null: not counted yet.'),
+  counts: z.record(z.string(), z.int()),
+  filter: z.record(z.string(), z.unknown()),
+  namedIds: z
+    .int()
+    .nullable()
+    .describe('How many rows were named by their ids; null: the filter alone chose them.'),
+  rate: field(z.number().nullable(), { unit: 'per second' }),
+  limit: z.int().nullable(),
+  principal: field(z.string().describe('Who asked for it. Who has cancelled it is in the audit.'), {
+    title: 'Who',
+  }),
+  reason: z.string(),
+  isBackground: field(z.boolean().describe('Whether a server runs it, or a command.'), {
+    title: 'Background',
+  }),
+  startedAt: field(moment, { title: 'Started' }),
+  updatedAt: field(moment, { title: 'Last batch' }),
+  finishedAt: field(moment.nullable(), { title: 'Ended' }),
+  cancelledBy: z.string().nullable(),
+  error: z.string().nullable().describe('Why it has failed.'),
+  continuedBy: z
+    .string()
+    .nullable()
+    .describe(
+      'The command that continues it, if the one that ran it was stopped. Null: it has ended, or a server continues it.',
+    ),
+})
+
+/** A bulk change, as operators see it. */
+export type ChangeSummary = z.output<typeof change>
+
+const RESOURCE = resource({
+  rows: 'changes',
+  tag: 'changes',
+  item: change,
+  columns: ['id', 'action', 'state', 'changed', 'startedAt', 'principal', 'reason'],
+  none: 'There was no bulk change.',
+})
+
+export const CHANGES = [
+  operation({
+    kind: 'list',
+    resource: RESOURCE,
+    command: 'changes list',
+    path: '/changes',
+    summary: 'List bulk changes, the latest first',
+    role: 'read',
+    forTenants: true,
+    input: z.strictObject(paging),
+    output: pageOf(change),
+    run: async ({ db, schema }, { limit, cursor }) =>
+      pageAnswer(await listChanges(db, { schema, limit, before: cursor })),
+  }),
+  operation({
+    kind: 'show',
+    resource: RESOURCE,
+    command: 'changes show',
+    path: '/changes/{id}',
+    summary: 'Show how far a bulk change is',
+    role: 'read',
+    forTenants: true,
+    input: z.strictObject({ id: uuid }),
+    output: change,
+    run: async ({ db, schema }, { id }) => showChange(db, id, schema),
+  }),
+  operation({
+    kind: 'do',
+    resource: RESOURCE,
+    command: 'changes cancel',
+    path: '/changes/{id}/cancel',
+    summary: 'End a bulk change; what it has changed stays changed',
+    role: 'operate',
+    forTenants: true,
+    input: z.strictObject({ id: uuid }),
+    output: change,
+    run: async ({ db, schema, principal }, { id }) => cancelChange(db, id, { principal, schema }),
+  }),
+]
 
 interface Entry {
   readonly id: string
@@ -61,7 +120,7 @@ export async function showChange(
   changeId: string,
   schema = 'leasehold',
 ): Promise<ChangeSummary> {
-  return summaryOf(await lastEntry(db, changeId, schema))
+  return summaryOf(await lastEntry(db, changeId, schema), schema)
 }
 
 export interface ChangePageOptions extends BrowseOptions {
@@ -92,7 +151,7 @@ order by entry.id desc limit ${parameter(limit + 1, 'int')}`,
       values: parameter.values,
     })
     const page = cutPage(rows, limit, ({ id }) => id)
-    return { rows: page.rows.map(summaryOf), next: page.next }
+    return { rows: page.rows.map((each) => summaryOf(each, schema)), next: page.next }
   })
 }
 
@@ -142,7 +201,7 @@ async function endChange(db: Database, changeId: string, end: End): Promise<Chan
       target: null,
       details: { ...details, ended, finishedAtSeconds, lastBatch: null },
     })
-    return summaryOf(await lastEntry(tx, changeId, schema))
+    return summaryOf(await lastEntry(tx, changeId, schema), schema)
   })
 }
 
@@ -214,7 +273,7 @@ where details ? 'changeId' and details ->> 'changeId' = $1 order by entry.id des
   })
 }
 
-function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
+function summaryOf({ at, principal, action, details }: Entry, schema: string): ChangeSummary {
   const { changeId, reason, filter, namedIds, rate, limit, matched, changed, counts, background, ended } =
     details
   const { finishedAtSeconds, startedAtSeconds } = details
@@ -238,5 +297,12 @@ function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
     finishedAt: isFinished ? new Date(finishedAtSeconds * 1_000) : null,
     cancelledBy: ended?.why === 'cancelled' ? principal : null,
     error: ended?.error ?? null,
+    continuedBy: isFinished || background !== undefined ? null : resumeCommand(action, changeId, schema),
   }
+}
+
+/** `outbox.giveUp` → `leasehold outbox give-up --resume …`. */
+function resumeCommand(action: string, changeId: string, schema: string): string {
+  const words = action.replaceAll('.', ' ').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
+  return `leasehold ${words} --resume ${changeId}${schemaFlag(schema)}`
 }

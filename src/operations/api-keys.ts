@@ -1,5 +1,6 @@
 /** The keys of the HTTP API: created, listed, revoked, and recognised. A key is shown once; its hash is stored. */
 import { createHash, randomBytes, randomUUID, timingSafeEqual } from 'node:crypto'
+import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { isUniqueViolation } from '../lease/data-errors.ts'
@@ -7,33 +8,104 @@ import { isDistributed } from '../postgres/citus.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { audit } from './audit.ts'
-import { checkNames, checkPrincipal, checkTexts, invalid, isUuid } from './request-checks.ts'
+import { field, moment, oneOf, reason, text, uuid } from './fields.ts'
+import { operation, resource } from './operation.ts'
+import { checkNames, checkPrincipal, checkTexts, invalid } from './request-checks.ts'
+import { KEY_ROLES, type KeyRole } from './roles.ts'
 
-/** Each may do what the one before it may, and more. */
-export const KEY_ROLES = ['read', 'operate', 'admin'] as const
+const key = z.object({
+  name: z.string().describe('The audit names whoever uses the key by it.'),
+  role: z.enum(KEY_ROLES),
+  tenant: z
+    .string()
+    .nullable()
+    .describe('The only tenant whose endpoints and deliveries it sees; null: not limited.'),
+  state: z.enum(['valid', 'expired', 'revoked']),
+  expiresAt: field(moment.nullable(), { title: 'Expires', absent: 'never' }),
+  lastUsedAt: field(moment.nullable().describe('To within a minute.'), {
+    title: 'Last used',
+    absent: 'never',
+  }),
+  createdAt: field(moment, { title: 'Created' }),
+  createdBy: z.string(),
+  revokedAt: field(moment.nullable(), { title: 'Revoked' }),
+  revokedBy: z.string().nullable(),
+  id: uuid,
+})
 
-export type KeyRole = (typeof KEY_ROLES)[number]
+export type ApiKey = z.output<typeof key>
 
-/** Whether a role may do what needs another one. */
-export function mayDo(role: KeyRole, needed: KeyRole): boolean {
-  return KEY_ROLES.indexOf(role) >= KEY_ROLES.indexOf(needed)
-}
+const ABOUT_KEYS = {
+  resource: resource({
+    rows: 'keys',
+    tag: 'keys',
+    item: key,
+    columns: ['name', 'role', 'tenant', 'state', 'expiresAt', 'lastUsedAt', 'createdBy', 'id'],
+    none: 'No keys. Create one with: leasehold keys create <name> --role operate',
+  }),
+  role: 'admin',
+  databaseRole: 'api',
+} as const
 
-export interface ApiKey {
-  readonly id: string
-  /** The audit names whoever uses the key by this name. */
-  readonly name: string
-  readonly role: KeyRole
-  /** The only tenant whose endpoints and deliveries the key can see and change. Null: it is not limited. */
-  readonly tenant: string | null
-  readonly createdAt: Date
-  readonly createdBy: string
-  readonly expiresAt: Date | null
-  /** To within a minute. */
-  readonly lastUsedAt: Date | null
-  readonly revokedAt: Date | null
-  readonly revokedBy: string | null
-}
+const MAX_NAME_CHARACTERS = 100
+
+export const KEYS = [
+  operation({
+    ...ABOUT_KEYS,
+    kind: 'list',
+    command: 'keys list',
+    path: '/keys',
+    summary: 'List the keys, the newest first',
+    input: z.strictObject({}),
+    output: z.object({ items: z.array(key) }),
+    run: async ({ db, schema }) => ({ items: await listKeys(db, { schema }) }),
+  }),
+  operation({
+    ...ABOUT_KEYS,
+    kind: 'create',
+    command: 'keys create',
+    path: '/keys',
+    positional: ['name'],
+    summary: 'Create a key, which is shown only once',
+    input: z.strictObject({
+      name: text
+        .max(MAX_NAME_CHARACTERS, `give at most ${MAX_NAME_CHARACTERS} characters`)
+        .meta({ examples: ['grafana'] }),
+      role: field(oneOf(KEY_ROLES).default('read').describe('What it may do.'), { placeholder: 'role' }),
+      tenant: field(text.describe('The only tenant whose endpoints and deliveries it sees.'), {
+        placeholder: 'tenant',
+      }).optional(),
+      expiresAt: field(moment.describe('Until when it is valid.'), {
+        flag: 'expires',
+        absent: 'for ever',
+        relativeTo: 'future',
+      }).optional(),
+    }),
+    output: key.extend({
+      key: z
+        .string()
+        .optional()
+        .describe('The key itself: it is shown once, and not when the request is repeated.'),
+    }),
+    secrets: ['key'],
+    run: async ({ db, schema, principal }, asked) => createKey(db, asked, { principal }, { schema }),
+  }),
+  operation({
+    ...ABOUT_KEYS,
+    kind: 'remove',
+    command: 'keys revoke',
+    path: '/keys/{id}',
+    summary: 'Refuse a key from now on, by its id or its name',
+    input: z.strictObject({
+      id: text.describe('The id of the key, or its name.'),
+      reason: reason.optional(),
+    }),
+    output: key,
+    done: ({ name }) => `Revoked ${name}.`,
+    run: async ({ db, schema, principal }, { id, reason: why }) =>
+      revokeKey(db, id, { principal, reason: why }, { schema }),
+  }),
+]
 
 export interface NewKey {
   readonly name: string
@@ -47,9 +119,8 @@ export interface KeyOptions {
 }
 
 const COLUMNS = `id::text as id, name, role, tenant, created_at as "createdAt", created_by as "createdBy",
-  expires_at as "expiresAt", last_used_at as "lastUsedAt", revoked_at as "revokedAt", revoked_by as "revokedBy"`
-
-const MAX_NAME_CHARACTERS = 100
+  expires_at as "expiresAt", last_used_at as "lastUsedAt", revoked_at as "revokedAt", revoked_by as "revokedBy",
+  case when revoked_at is not null then 'revoked' when expires_at <= now() then 'expired' else 'valid' end as state`
 
 /** Returns the key itself, which is shown only here. */
 export async function createKey(
@@ -102,33 +173,31 @@ export async function listKeys(db: Queryable, { schema = 'leasehold' }: KeyOptio
   return rows
 }
 
-/** Refuses the key from now on. A key that was revoked before stays as it is. */
+/** Refuses a key from now on, by its id or its name. One that was revoked before stays as it is. */
 export async function revokeKey(
   db: Database,
-  id: string,
-  { principal: by, reason }: { readonly principal: string; readonly reason?: string | undefined },
+  idOrName: string,
+  { principal: by, reason: why }: { readonly principal: string; readonly reason?: string | undefined },
   { schema = 'leasehold' }: KeyOptions = {},
 ): Promise<ApiKey> {
   const principal = checkPrincipal(by, 'change')
-  checkTexts({ reason })
-  if (!isUuid(id)) throw invalid('id', id, 'Give the id of a key; `leasehold keys list` lists them.')
+  checkTexts({ id: idOrName, reason: why })
   return db.transaction(async (tx) => {
+    // A name may look like the id of another key.
+    const { rows: named } = await tx.query<ApiKey>({
+      text: `select ${COLUMNS} from ${keysOf(schema)} where id::text = lower($1) or name = $1
+order by id::text = lower($1) desc limit 1 for update`,
+      values: [idOrName],
+    })
+    const given = found(named[0], idOrName)
+    if (given.revokedAt !== null) return given
     const { rows } = await tx.query<ApiKey>({
-      text: `update ${keysOf(schema)} set revoked_at = now(), revoked_by = $2
-where id = $1 and revoked_at is null returning ${COLUMNS}`,
-      values: [id, principal],
+      text: `update ${keysOf(schema)} set revoked_at = now(), revoked_by = $2 where id = $1 returning ${COLUMNS}`,
+      values: [given.id, principal],
     })
-    const [revoked] = rows
-    if (revoked !== undefined) {
-      const details = { name: revoked.name, reason: reason ?? null }
-      await audit(tx, schema, { principal, action: 'keys.revoke', target: revoked.id, details })
-      return revoked
-    }
-    const { rows: before } = await tx.query<ApiKey>({
-      text: `select ${COLUMNS} from ${keysOf(schema)} where id = $1`,
-      values: [id],
-    })
-    return found(before[0], id)
+    const details = { name: given.name, reason: why ?? null }
+    await audit(tx, schema, { principal, action: 'keys.revoke', target: given.id, details })
+    return found(rows[0], given.id)
   })
 }
 
@@ -201,7 +270,7 @@ function checkKey({ name, role, tenant, expiresAt }: NewKey): void {
 
 function found<Row>(row: Row | undefined, id: string): Row {
   if (row !== undefined) return row
-  throw new LeaseholdError('KEY_NOT_FOUND', `No key has the id ${id}.`, {
+  throw new LeaseholdError('KEY_NOT_FOUND', `No key has the id or the name ${id}.`, {
     remedy: '`leasehold keys list` lists the keys.',
   })
 }
