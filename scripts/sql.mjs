@@ -16,7 +16,7 @@ const DIRECTORY = new URL('../docs/sql/', import.meta.url)
 const PURPOSES = [
   [
     'claim next of keys',
-    'Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent with the settlement of the row before it.',
+    'Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent after the settlement of the row before it, in the same pipeline. If two claims pick two rows of one key, a unique index refuses the second.',
     'keys in_flight pkey',
   ],
   [
@@ -66,12 +66,12 @@ const PURPOSES = [
   ],
   [
     'claim rows',
-    'Claims the given rows, as far as they can be claimed now[; of an ordering key only the first unfinished row].',
+    'Claims the given rows, also suspects, as far as they can be claimed now[; of an ordering key only the first unfinished row].',
     'pkey keys in_flight',
   ],
   [
     'claim suspects',
-    'Claims suspects: rows whose lease has expired at least twice because the worker process died.',
+    'Claims suspects: rows of which at least two leases have ended, since the last retry, because the worker process died.',
     'suspects keys in_flight pkey',
   ],
   [

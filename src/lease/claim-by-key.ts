@@ -118,14 +118,14 @@ function heads(t: TableSql, $: Parameters, wanted: string, bytes: readonly strin
   ]
   const total =
     bytes.length === 0 ? '' : `, ${runningTotal(`head.${id}`, 'head.bytes')}  -- for the byte budget`
-  return `heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
+  return `heads as materialized (  -- the first unfinished row of each key, if it can be claimed and none is leased
   select head.*${total}
   from ${wanted} cross join lateral (
     select ${list([`o.${id}`, `o.${key}`, ...bytes])},
       (${and(claimable, '        ')}) is true as claimable
     from ${t.target} as o
     where ${and(unfinished, '      ')}
-    order by o.${key}, o.${id} limit 1  -- of a range, not of "=": only the index of keys has this order
+    order by o.${key}, o.${id} limit 1  -- a range: with "=" the primary key has this order too
   ) as head
   where head.claimable and ${noneInFlight(t, $, 'head')}
 )`

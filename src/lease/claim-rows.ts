@@ -36,7 +36,7 @@ export function claimRows(t: TableSql): LeaseStatement {
     'claim rows',
     $,
     `
-with wanted as materialized (  -- a subquery, which the planner takes for ten rows
+with wanted as materialized (  -- the planner takes any (array(select …)) for ten rows
   select * from unnest(${named}) as wanted (${idNames(t)})
 ),
 taken as materialized (
@@ -92,7 +92,7 @@ function scanSuspects(
     t.group === undefined ? '' : `t.${t.group.name} = groups.name`,
     ...claimableNow(t),
     suspects(t, true),
-    `((select ${$('alone', 'boolean')})  -- false: none that must run alone, after more expiries or at the last attempt
+    `((select ${$('alone', 'boolean')})  -- false: none that must run alone (more than 2 expiries, or the last attempt)
     or (${mustBeAlone.join(' or ')}) is not true)`,
     ...isHead(t, $),
     notExcluded(t, $, 't.'),

@@ -85,7 +85,7 @@ function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by', inden
   const bucket = inBucket(t, $)
   const grace = `now() - (select ${$('graceMs', 'float8')}) * interval '1 millisecond'`
   const living = `(select ${$('living', 'text[]')})::text[]`
-  const leftToOwner = `(${t.until} > ${grace}  -- it is left to an owner that is alive
+  const leftToOwner = `(${t.until} > ${grace}  -- for this time it is left to a living owner
 ${indent}and ${ownerSql(t)} = any (${living})) is not true`
   return [bucket, condition, `${t.until} <= now()`, leftToOwner]
 }
@@ -112,7 +112,7 @@ function expire(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): stri
     if (expiries === undefined) return '0'
     const backoff = $('backoffMs', 'float8[]')
     const step = `(${backoff})[least(${attempts ?? expiries}, cardinality(${backoff}) - 1) + 1]`
-    return `(case when ${expiries} = 0 then 0  -- at once after the first expiry, then after the delays in turn
+    return `(case when ${expiries} = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(${step}, 0) end)`
   }
   const given = (name: string, outcome: OutcomeSql | undefined): Sql =>

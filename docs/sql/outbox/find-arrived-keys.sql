@@ -9,7 +9,7 @@ with arrived as materialized (  -- the next rows that are due, whether or not th
     and (available_at, id) >= ((select $1::timestamp with time zone), (select $2::bigint))
   order by available_at, id limit (select $4::int)
 ),
-heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
+heads as materialized (  -- the first unfinished row of each key, if it can be claimed and none is leased
   select head.*
   from (select distinct ordering_key from arrived) as wanted cross join lateral (
     select o.id, o.ordering_key,
@@ -18,7 +18,7 @@ heads as materialized (  -- the first unfinished row of each key; if it cannot b
     from leasehold.outbox as o
     where o.bucket = $3::smallint and (status = 'PENDING' or parked)
       and o.ordering_key >= wanted.ordering_key and o.ordering_key <= wanted.ordering_key
-    order by o.ordering_key, o.id limit 1  -- of a range, not of "=": only the index of keys has this order
+    order by o.ordering_key, o.id limit 1  -- a range: with "=" the primary key has this order too
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id

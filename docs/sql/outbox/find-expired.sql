@@ -5,7 +5,8 @@
 -- For a stable plan (docs/decisions/002-plans.md): (select $n)
 select id::text as id from leasehold.outbox
 where bucket = $1::smallint and (status = 'CLAIMED') and locked_until <= now()
-  and (locked_until > now() - (select $2::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
+  and (locked_until > now() - (select $2::float8)
+    * interval '1 millisecond'  -- for this time it is left to a living owner
     and claimed_by = any ((select $3::text[])::text[])) is not true
   and id <> all ((select $4::bigint[])::bigint[])
 limit (select $5::int)

@@ -2,7 +2,7 @@
 -- Parameters: $1 ordering keys (array), $2 ids to leave out (array), $3 bucket, $4 row limit
 /* leasehold:find next of keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n)
-with heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
+with heads as materialized (  -- the first unfinished row of each key, if it can be claimed and none is leased
   select head.*
   from unnest((select $1::text[])) as wanted (ordering_key) cross join lateral (
     select o.id, o.ordering_key,
@@ -11,7 +11,7 @@ with heads as materialized (  -- the first unfinished row of each key; if it can
     from leasehold.outbox as o
     where o.bucket = $3::smallint and (status = 'PENDING' or parked)
       and o.ordering_key >= wanted.ordering_key and o.ordering_key <= wanted.ordering_key
-    order by o.ordering_key, o.id limit 1  -- of a range, not of "=": only the index of keys has this order
+    order by o.ordering_key, o.id limit 1  -- a range: with "=" the primary key has this order too
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id

@@ -5,7 +5,7 @@
 select t.id::text from leasehold.outbox as t
 where t.bucket = $1::smallint and (status = 'PENDING') and available_at <= now()
   and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-  and ((select $2::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+  and ((select $2::boolean)  -- false: none that must run alone (more than 2 expiries, or the last attempt)
     or (expiries > 2 or attempts >= max_attempts - 1) is not true)
   and (t.ordering_key is null or (  -- or the first unfinished row of its key, of which no other row is leased
       (select h.id from leasehold.outbox as h

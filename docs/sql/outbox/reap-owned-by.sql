@@ -18,7 +18,8 @@ reaped as (
     last_error = coalesce($6::text,
       'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
     available_at = case when attempts >= max_attempts - 1 then available_at
-      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      else now()
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,

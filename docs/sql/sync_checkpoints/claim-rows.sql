@@ -1,8 +1,8 @@
--- Claims the given rows, as far as they can be claimed now.
+-- Claims the given rows, also suspects, as far as they can be claimed now.
 -- Parameters: $1 and $2 ids (array), $3 owner, $4 lease in ms
 /* leasehold:claim rows sync_checkpoints */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
-with wanted as materialized (  -- a subquery, which the planner takes for ten rows
+with wanted as materialized (  -- the planner takes any (array(select …)) for ten rows
   select * from unnest($1::text[], $2::text[]) as wanted (matrix_id, chunk_hash)
 ),
 taken as materialized (

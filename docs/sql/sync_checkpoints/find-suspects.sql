@@ -10,7 +10,7 @@ cross join lateral (
   where t.definition = groups.name and (completed_at is null and failed_at is null and needed)
     and next_attempt_at <= now()
     and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-    and ((select $1::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+    and ((select $1::boolean)  -- false: none that must run alone (more than 2 expiries, or the last attempt)
       or (expiries > 2) is not true)
     and ((t.matrix_id, t.chunk_hash) in (select * from unnest((select $2::text[]), (select $3::text[])))) is not true
   order by t.priority desc, t."position", t.matrix_id, t.chunk_hash limit (select $4::int)

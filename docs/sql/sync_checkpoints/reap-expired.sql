@@ -8,7 +8,8 @@ with taken_back as materialized (
     locked_until as held_until, false as exhausted
   from leasehold.sync_checkpoints
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
+    and (locked_until > now() - (select $3::float8)
+      * interval '1 millisecond'  -- for this time it is left to a living owner
       and locked_by = any ((select $4::text[])::text[])) is not true
     and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
     and ((matrix_id, chunk_hash) in (select * from unnest((select $5::text[]), (select $6::text[])))) is not true
@@ -22,7 +23,7 @@ reaped as (
     error_message = coalesce($8::text,
       'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = now()
-      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($9::float8[])[least(attempts, cardinality($9::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))

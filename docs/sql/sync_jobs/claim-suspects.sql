@@ -1,4 +1,4 @@
--- Claims suspects: rows whose lease has expired at least twice because the worker process died.
+-- Claims suspects: rows of which at least two leases have ended, since the last retry, because the worker process died.
 -- Parameters: $1 also those that must run alone, $2 ids to leave out (array), $3 row limit, $4 groups (array),
 --   $5 owner, $6 lease in ms
 /* leasehold:claim suspects sync_jobs */
@@ -10,7 +10,7 @@ with next as materialized (  -- the next suspects that are due
     select t.id from leasehold.sync_jobs as t
     where t.definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-      and ((select $1::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+      and ((select $1::boolean)  -- false: none that must run alone (more than 2 expiries, or the last attempt)
         or (expiries > 2) is not true)
       and t.id <> all ((select $2::bigint[])::bigint[])
     order by t.priority desc, t.created_at, t.id limit (select $3::int) for update skip locked

@@ -8,7 +8,7 @@ cross join lateral (
   select t.id::text from leasehold.sync_jobs as t
   where t.definition = groups.name and (completed_at is null and failed_at is null) and next_check_at <= now()
     and coalesce(locked_by is null or locked_until is null, true) and expiries >= 2
-    and ((select $1::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+    and ((select $1::boolean)  -- false: none that must run alone (more than 2 expiries, or the last attempt)
       or (expiries > 2) is not true)
     and t.id <> all ((select $2::bigint[])::bigint[])
   order by t.priority desc, t.created_at, t.id limit (select $3::int)

@@ -8,7 +8,8 @@ with taken_back as materialized (
     locked_until as held_until, false as exhausted
   from leasehold.sync_jobs
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and (locked_until > now() - (select $2::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
+    and (locked_until > now() - (select $2::float8)
+      * interval '1 millisecond'  -- for this time it is left to a living owner
       and locked_by = any ((select $3::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $4::bigint[])::bigint[])
@@ -22,7 +23,7 @@ reaped as (
     error_message = coalesce($6::text,
       'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_check_at = now()
-      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))

@@ -18,7 +18,7 @@ reaped as (
     error_message = coalesce($5::text,
       'the lease expired: its worker died, lost the database connection, or took longer than maxLeases allows'),
     next_check_at = now()
-      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))

@@ -1,8 +1,9 @@
--- Claims the given rows, as far as they can be claimed now; of an ordering key only the first unfinished row.
+-- Claims the given rows, also suspects, as far as they can be claimed now; of an ordering key only the first unfinished
+-- row.
 -- Parameters: $1 ids (array), $2 bucket, $3 owner, $4 lease in ms
 /* leasehold:claim rows webhook_outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), any (array(select …))
-with wanted as materialized (  -- a subquery, which the planner takes for ten rows
+with wanted as materialized (  -- the planner takes any (array(select …)) for ten rows
   select * from unnest($1::bigint[]) as wanted (id)
 ),
 taken as materialized (

@@ -10,7 +10,7 @@ cross join lateral (
   where t.bucket = $1::smallint and t.endpoint_id = groups.name and (delivery_status = 'pending')
     and next_attempt_at <= now()
     and coalesce(lease_owner is null or lease_until is null, true) and expiries >= 2
-    and ((select $2::boolean)  -- false: none that must run alone, after more expiries or at the last attempt
+    and ((select $2::boolean)  -- false: none that must run alone (more than 2 expiries, or the last attempt)
       or (expiries > 2 or attempts >= 9) is not true)
     and (t.ordering_key is null or (  -- or the first unfinished row of its key, of which no other row is leased
         (select h.id from leasehold.webhook_outbox as h

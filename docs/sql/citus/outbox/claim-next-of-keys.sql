@@ -1,10 +1,11 @@
--- Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent with the
--- settlement of the row before it.
+-- Claims the first unfinished row of each of the given ordering keys, if it can be claimed now. Sent after the
+-- settlement of the row before it, in the same pipeline. If two claims pick two rows of one key, a unique index refuses
+-- the second.
 -- Parameters: $1 ordering keys (array), $2 ids to leave out (array), $3 bucket, $4 byte budget, $5 row limit, $6 owner,
 --   $7 lease in ms
 /* leasehold:claim next of keys outbox */
 -- For a stable plan (docs/decisions/002-plans.md): is true, coalesce(…, true), (select $n), any (array(select …))
-with heads as materialized (  -- the first unfinished row of each key; if it cannot be claimed, its key waits
+with heads as materialized (  -- the first unfinished row of each key, if it can be claimed and none is leased
   select head.*, sum(head.bytes) over (order by head.id rows unbounded preceding) as total  -- for the byte budget
   from unnest((select $1::text[])) as wanted (ordering_key) cross join lateral (
     select o.id, o.ordering_key, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
@@ -13,7 +14,7 @@ with heads as materialized (  -- the first unfinished row of each key; if it can
     from leasehold.outbox as o
     where o.bucket = $3::smallint and (status = 'PENDING' or parked)
       and o.ordering_key >= wanted.ordering_key and o.ordering_key <= wanted.ordering_key
-    order by o.ordering_key, o.id limit 1  -- of a range, not of "=": only the index of keys has this order
+    order by o.ordering_key, o.id limit 1  -- a range: with "=" the primary key has this order too
   ) as head
   where head.claimable and (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = head.ordering_key and (status = 'CLAIMED') and f.id <> head.id

@@ -8,7 +8,8 @@ with taken_back as materialized (
     locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
   from leasehold.outbox
   where bucket = $2::smallint and (status = 'CLAIMED') and locked_until <= now()
-    and (locked_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
+    and (locked_until > now() - (select $3::float8)
+      * interval '1 millisecond'  -- for this time it is left to a living owner
       and claimed_by = any ((select $4::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $5::bigint[])::bigint[])
@@ -22,7 +23,8 @@ reaped as (
     last_error = coalesce($7::text,
       'the lease expired: its relay died, lost the database connection, or took longer than maxLeases allows'),
     available_at = (select case when attempts >= max_attempts - 1 then available_at
-      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      else now()
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond' end),
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,

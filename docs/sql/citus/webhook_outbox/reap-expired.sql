@@ -8,7 +8,8 @@ with taken_back as materialized (
     lease_until as held_until, coalesce(attempts >= 9, false) as exhausted
   from leasehold.webhook_outbox
   where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_until <= now()
-    and (lease_until > now() - (select $3::float8) * interval '1 millisecond'  -- it is left to an owner that is alive
+    and (lease_until > now() - (select $3::float8)
+      * interval '1 millisecond'  -- for this time it is left to a living owner
       and lease_owner = any ((select $4::text[])::text[])) is not true
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
     and id <> all ((select $5::bigint[])::bigint[])
@@ -22,7 +23,8 @@ reaped as (
     last_error = coalesce($7::text,
       'the lease expired: its dispatcher died, lost the database connection, or took longer than maxLeases allows'),
     next_attempt_at = (select case when attempts >= 9 then next_attempt_at
-      else now() + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delays in turn
+      else now()
+      + (case when expiries = 0 then 0  -- at once after the first expiry, then after the delay of this attempt
         else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end)
         * interval '1 millisecond' end),
     last_attempt_at = (select coalesce(now() - null::int * interval '1 millisecond', last_attempt_at)),
