@@ -76,7 +76,7 @@ select ${list(['claimed.*', ...foundIn(t, 'heads')])}, (select count(*)::int fro
     from arrived order by ${backwards} limit 1) as read_to,
   (select ${place}
     from arrived  -- the first row read whose key has a row to claim, but there was no room for it
-    where ${key} in (${beyondTaken})
+    where (${key} in (${beyondTaken})) is true
     order by ${forwards} limit 1) as no_room_from
 from (select 1) as always left join claimed on true`,
   )

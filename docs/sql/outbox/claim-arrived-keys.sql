@@ -49,6 +49,7 @@ select claimed.*, (select count(*)::int from heads) as found, (select count(*)::
     from arrived order by available_at desc, id desc limit 1) as read_to,
   (select (available_at at time zone 'utc')::text || '|' || id::text
     from arrived  -- the first row read whose key has a row to claim, but there was no room for it
-    where ordering_key in (select ordering_key from heads where id > (select id from taken order by id desc limit 1))
+    where (ordering_key in (select ordering_key from heads
+      where id > (select id from taken order by id desc limit 1))) is true
     order by available_at, id limit 1) as no_room_from
 from (select 1) as always left join claimed on true
